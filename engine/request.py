@@ -1,0 +1,80 @@
+"""Request: one generation, its states, and who may change what.
+
+server/session.py creates it; the scheduler alone moves `status`, `computed_tokens`, `block_ids` and `state_slot`;
+the loop appends to `output_ids` what the runner sampled. Nobody else writes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Status(enum.Enum):
+    """WAITING → RUNNING → FINISHED; pre-emption sends RUNNING back to WAITING with nothing computed."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    """An end-of-sequence id, a stop id, or (decided in server/text.py) a stop string."""
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """What the API asked for, validated by server/protocol.py. temperature 0 is greedy: the lowest id of a tie wins."""
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 keeps the whole vocabulary."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """With a seed a request's draws depend on (seed, position) only, never on the batch."""
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """Number of top entries beside each sampled token; 0: the token's own; -1: the vocabulary; None: none."""
+    prompt_logprobs: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence. `n > 1` in the API becomes n of these."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    eos_ids: frozenset[int] = frozenset()
+    arrival: float = 0.0
+    """time.monotonic() at submission."""
+
+    status: Status = Status.WAITING
+    finish_reason: FinishReason | None = None
+    output_ids: list[int] = field(default_factory=list)
+    computed_tokens: int = 0
+    """Tokens whose KV and state are in the caches."""
+    block_ids: list[int] = field(default_factory=list)
+    state_slot: int | None = None
+    preemptions: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        return len(self.prompt_ids) + len(self.output_ids)
+
+    def ids(self, start: int, end: int) -> tuple[int, ...]:
+        """Tokens start..end of prompt followed by output."""
+        prompt = len(self.prompt_ids)
+        return self.prompt_ids[start:end] + tuple(self.output_ids[max(0, start - prompt) : max(0, end - prompt)])

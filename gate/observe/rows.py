@@ -1,0 +1,142 @@
+"""The records a run leaves behind. Frozen; the unit is in the field name; what was not measured is None, never 0.
+
+Written to parquet as they are (one row a record); everything shown later is derived from them again by `gate report`.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Row(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+Arm = Literal["candidate", "oracle"]
+ARMS: tuple[Arm, Arm] = ("candidate", "oracle")
+
+
+class Verdict(enum.StrEnum):
+    PASS = "PASS"
+    FAIL = "FAIL"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    VOID = "VOID"
+
+
+class RequestRow(Row):
+    """One request of one leg. Times are time.perf_counter_ns() of the client process."""
+
+    leg_id: str
+    arm: Arm
+    concurrency: int
+    repetition: int
+    index: int
+    """Position in the leg's prompt list; equal index means equal prompt in both arms."""
+    prompt_sha256: str
+    expected_prompt_tokens: int
+    expected_output_tokens: int
+    scheduled_ns: int | None = None
+    """Open loop: when it should have been sent."""
+    sent_ns: int
+    first_token_ns: int | None = None
+    """Arrival of the first event that carries generated tokens; role-only and empty deltas do not count."""
+    last_token_ns: int | None = None
+    end_ns: int | None = None
+    """Stream closed."""
+    token_times_ns: tuple[int, ...] = ()
+    """One stamp per token-carrying event; events that came in one read share a stamp."""
+    tokens_per_event: tuple[int, ...] = ()
+    """Tokens each of those events carried."""
+    prompt_tokens: int | None = None
+    """From the server's `usage`."""
+    completion_tokens: int | None = None
+    """From the server's `usage`."""
+    cached_prompt_tokens: int | None = None
+    token_ids: tuple[int, ...] | None = None
+    """Generated ids, where the server returns them."""
+    finish_reason: str | None = None
+    http_status: int | None = None
+    saw_done: bool = False
+    error: str | None = None
+    """Why the request failed; None for a good one."""
+
+
+class LegRow(Row):
+    """One leg: one arm × one concurrency × one repetition."""
+
+    leg_id: str
+    order: int
+    """Position in the run, from 0."""
+    arm: Arm
+    concurrency: int
+    repetition: int
+    started_at: str
+    """ISO 8601 UTC."""
+    start_ns: int
+    end_ns: int
+    """First send to last stream end, perf_counter_ns."""
+    requests: int
+    failed: int
+    server_pid: int | None = None
+    server_start_id: str
+    """Changes when the server was restarted: pid and its start time, or what an attached URL reports."""
+    identity_before: str
+    identity_after: str
+    """Digest of what the arm said of itself before and after the leg (observe/server.py)."""
+    lock_held: bool
+    client_cpu_s: float | None = None
+    client_events: int | None = None
+    client_loop_lag_p99_ms: float | None = None
+    host_load_foreign_cpu_s: float | None = None
+    """CPU seconds of processes that belong to neither arm nor gate."""
+    server_peak_rss_bytes: int | None = None
+    gpu_peak_bytes: int | None = None
+    prefix_cache_hit_tokens: int | None = None
+    preemptions: int | None = None
+
+
+class TelemetryRow(Row):
+    """One sample of one quantity, long form."""
+
+    leg_id: str
+    t_ns: int
+    source: str
+    """nvml, psutil, server."""
+    name: str
+    """Unit at the end of the name: sm_clock_mhz, rss_bytes, cpu_percent."""
+    value: float | None
+
+
+class Finding(Row):
+    """A reason not to believe a number. Made by gate/checks, carried to every report."""
+
+    code: str
+    """Reason code, kebab-case, equal to the check's file name with dashes."""
+    message: str
+    """One line: found and expected, with the deciding numbers."""
+    hint: str
+    """What to do about it."""
+    leg_id: str | None = None
+    """The leg it voids; None: the whole run."""
+    arm: Arm | None = None
+    concurrency: int | None = None
+    axis: str | None = None
+    """The axis it voids; None: all of them."""
+
+
+class Identity(Row):
+    """What a running server says of itself, read over HTTP; equal digests mean nothing we can see has changed."""
+
+    arm: Arm
+    version: str | None
+    """vLLM's or the engine's version string."""
+    model: str | None
+    max_model_len: int | None
+    prefix_caching: bool | None
+    kv_cache_dtype: str | None
+    extra: dict[str, str] = {}
+    """Other configuration keys read back, as text."""
+    digest: str

@@ -1,0 +1,1 @@
+"""oracle: the pinned opponent. The only copy of the pins; install, verify, serve, capture."""
