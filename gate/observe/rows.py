@@ -140,3 +140,19 @@ class Identity(Row):
     extra: dict[str, str] = {}
     """Other configuration keys read back, as text."""
     digest: str
+
+
+class MarginRow(Row):
+    """The oracle's opinion of one first divergence, asked for after the timed legs (gate/margins.py)."""
+
+    concurrency: int
+    repetition: int
+    index: int
+    """Position of the request in its leg's prompt list."""
+    position: int
+    """Output position of the first difference, from 0."""
+    candidate_id: int
+    oracle_id: int
+    margin_nats: float | None
+    """Oracle's log-prob of its own id minus that of the candidate's, given prompt and common output; 0 is an exact
+    tie. None: the candidate's id is outside the returned top, or the oracle did not answer."""

@@ -1,0 +1,39 @@
+"""RunData: everything one run left behind, in memory; what gate/judge.py takes and gate/observe/store.py reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, TelemetryRow
+from gate.plan import Plan
+from gate.report.model import ClientCost
+
+
+@dataclass(frozen=True, slots=True)
+class RunData:
+    """Raw records only: nothing here was computed from anything else here.
+
+    An interrupted run is a RunData with fewer legs than its plan and `finished_at` None.
+    """
+
+    plan: Plan
+    run_id: str
+    host: str
+    started_at: str
+    """ISO 8601 UTC."""
+    finished_at: str | None = None
+    """None until the last leg, the identification and the margins are done."""
+    legs: tuple[LegRow, ...] = ()
+    """In the order they ran."""
+    requests: tuple[RequestRow, ...] = ()
+    """Timed requests only; warm-up leaves no rows."""
+    telemetry: tuple[TelemetryRow, ...] = ()
+    identities: tuple[Identity, ...] = ()
+    """Every distinct identity seen, both arms; legs point to them by digest."""
+    margins: tuple[MarginRow, ...] = ()
+    """The oracle's margins at first divergences (gate/margins.py); empty where none were asked for."""
+    client: ClientCost | None = None
+    machine: dict[str, str] = field(default_factory=dict)
+    """What observe/machine.py read, as text: cpu, gpu, driver, kernel, commit …"""
+    preflight: tuple[Finding, ...] = ()
+    """What preflight found but did not refuse to start for."""
