@@ -75,13 +75,14 @@ class Nvfp4Weight:
         """[N, K] in `dtype`: computed in fp32, rounded to `dtype` once at the end. The specification for kernels."""
         values = torch.tensor(E2M1_VALUES, dtype=torch.float32, device=self.packed.device)
         codes = unpack_e2m1(self.packed).to(torch.int32)
-        blocks = values[codes].unflatten(-1, (-1, NVFP4_BLOCK)) * self.block_scale.float().unsqueeze(-1)
-        return (blocks.flatten(-2) * self.row_scale.unsqueeze(-1)).to(dtype)
+        n, k = self.shape
+        blocks = values[codes].reshape(n, k // NVFP4_BLOCK, NVFP4_BLOCK) * self.block_scale.float().unsqueeze(-1)
+        return (blocks.reshape(n, k) * self.row_scale.unsqueeze(-1)).to(dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fp8Weight:
-    """W8A8: w[n, k] = weight[n, k] × row_scale[n]; the input is quantised to E4M3 with input_scale before the product."""
+    """W8A8: w[n, k] = weight[n, k] × row_scale[n]; its input is quantised to E4M3 with input_scale first."""
 
     weight: Tensor
     """float8_e4m3fn [N, K]."""
@@ -143,7 +144,7 @@ Weight = Nvfp4Weight | Fp8Weight | DenseWeight
 
 
 def _input_scale(shards: Sequence[Fp8Weight]) -> Tensor | None:
-    """One scale for the shared input. The largest never saturates where a shard's own would not (vLLM does the same)."""
+    """One scale for the shared input: the largest, which saturates no more than any shard's own. So does vLLM."""
     scales = [s.input_scale for s in shards if s.input_scale is not None]
     if not scales:
         return None
