@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import difflib
+import tomllib
+import typing
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gate.errors import StorageError, UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The repository: relative checkpoint folders start here."""
+RECIPES = ROOT / "recipes"
+REVISION = r"^[0-9a-f]{40}$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""A recipe's name becomes part of a folder name."""
 
 
 class Table(BaseModel):
@@ -17,7 +30,7 @@ class Checkpoint(Table):
     path: str | None = None
     """Folder, relative to the repository root."""
     hub: str | None = None
-    revision: str | None = None
+    revision: str | None = Field(None, pattern=REVISION)
     """40 hex digits; never a branch name."""
     digest: str | None = None
     """sha256 of the folder's contents (preflight/checkpoint.py), for local folders."""
@@ -26,6 +39,14 @@ class Checkpoint(Table):
     oracle_digest: str | None = None
     make: str | None = None
     """The command that makes a missing local folder, shown in the error."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("needs either path or hub, not both and not neither")
+        if self.hub is not None and self.revision is None:
+            raise ValueError("hub needs revision, 40 hex digits; a branch name can move")
+        return self
 
 
 class Workload(Table):
@@ -36,27 +57,39 @@ class Workload(Table):
     warmup_per_stream: int = Field(1, ge=0)
     """Untimed requests per stream at the start of each leg, with prompts of their own."""
     arrival: Literal["closed", "poisson", "constant"] = "closed"
-    rate_per_stream: float | None = None
+    rate_per_stream: float | None = Field(None, gt=0)
     """Open loop: requests per second are this × C."""
     seed: int = 0
     max_common_prefix: int = Field(8, ge=0)
     """Longest shared prefix, in tokens, of any two prompts."""
+
+    @model_validator(mode="after")
+    def _open_loop_has_a_rate(self) -> Self:
+        if (self.arrival == "closed") != (self.rate_per_stream is None):
+            raise ValueError(f"arrival {self.arrival!r} and rate_per_stream {self.rate_per_stream} do not go together")
+        return self
 
 
 class Protocol(Table):
     concurrency: tuple[int, ...] = (1, 2, 4, 8)
     repetitions: int = Field(3, ge=1)
     residency: Literal["both", "alternate"] = "both"
-    floor: float = 1.0
-    band: float = 0.01
+    floor: float = Field(1.0, gt=0)
+    band: float = Field(0.01, ge=0, lt=1)
     """Assumed until the host is calibrated; an assumed band is printed as such and the grid does not bind."""
-    max_spread: float = 0.05
+    max_spread: float = Field(0.05, gt=0)
     """(max − min) / median of an arm's repetitions above which a cell is VOID."""
     primary: tuple[str, ...] = ("output_throughput", "tpot_median_ms", "ttft_median_ms")
-    near_tie_nats: float = 0.25
+    near_tie_nats: float = Field(0.25, ge=0)
     """Largest oracle margin at a first divergence that counts as a near tie."""
-    ready_timeout_s: float = 900.0
-    request_timeout_s: float = 600.0
+    ready_timeout_s: float = Field(900.0, gt=0)
+    request_timeout_s: float = Field(600.0, gt=0)
+
+    @model_validator(mode="after")
+    def _levels(self) -> Self:
+        if not self.concurrency or min(self.concurrency) < 1 or len(set(self.concurrency)) < len(self.concurrency):
+            raise ValueError(f"concurrency {list(self.concurrency)} must be distinct numbers from 1 up")
+        return self
 
 
 class CandidateTable(Table):
@@ -77,12 +110,12 @@ class Recipe(Table):
     """One gated model: what is measured, how, and against what."""
 
     schema_version: Literal[1]
-    name: str
+    name: str = Field(pattern=NAME)
     description: str = ""
     gpu: bool = True
     """False: no GPU is locked or sampled; the host is the device."""
-    max_model_len: int = 4096
-    max_num_seqs: int = 32
+    max_model_len: int = Field(4096, ge=2)
+    max_num_seqs: int = Field(32, ge=1)
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8"] = "auto"
     """Set on both arms."""
     checkpoint: Checkpoint
@@ -90,3 +123,145 @@ class Recipe(Table):
     protocol: Protocol = Protocol()
     candidate: CandidateTable = CandidateTable()
     oracle: OracleTable = OracleTable()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        need = self.workload.prompt_tokens + self.workload.output_tokens
+        if need > self.max_model_len:
+            raise ValueError(f"prompt_tokens + output_tokens is {need}, max_model_len only {self.max_model_len}")
+        if max(self.protocol.concurrency) > self.max_num_seqs:
+            top = max(self.protocol.concurrency)
+            raise ValueError(f"concurrency {top} is above max_num_seqs {self.max_num_seqs}; requests would queue")
+        return self
+
+
+def names(folder: Path = RECIPES) -> tuple[str, ...]:
+    """Names of the recipes that come with the project, sorted."""
+    return tuple(sorted(p.stem for p in folder.glob("*.toml")))
+
+
+def load(name_or_path: str, folder: Path = RECIPES) -> Recipe:
+    """Recipe by name (recipes/NAME.toml) or by the path of a TOML file.
+
+    Raises:
+        UsageError: no such recipe, not TOML, an unknown key, a wrong type or range; one line.
+    """
+    is_path = name_or_path.endswith(".toml") or "/" in name_or_path
+    path = Path(name_or_path) if is_path else folder / f"{name_or_path}.toml"
+    if not path.is_file():
+        known = names(folder)
+        raise UsageError(
+            f"no recipe {name_or_path!r}",
+            expected="one of " + ", ".join(known) if known else "a TOML file",
+            hint=_nearest(name_or_path, known) or "gate recipe list shows them",
+        )
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}", hint="correct that line") from error
+    except OSError as error:
+        raise StorageError(f"cannot read {path}: {error.strerror}") from error
+    return parse(data, str(path))
+
+
+def find(model: str, folder: Path = RECIPES) -> Recipe:
+    """The recipe whose checkpoint is this hub id or folder.
+
+    Raises:
+        UsageError: no recipe has it; the message names the checkpoints that have one.
+    """
+    wanted = Path(model).resolve()
+    known: dict[str, str] = {}
+    for name in names(folder):
+        recipe = load(name, folder)
+        checkpoint = recipe.checkpoint
+        if model == checkpoint.hub or (checkpoint.path is not None and wanted == (ROOT / checkpoint.path).resolve()):
+            return recipe
+        known[checkpoint.hub or checkpoint.path or ""] = name
+    raise UsageError(
+        f"no recipe for model {model!r}",
+        expected="one of " + ", ".join(sorted(known)) if known else "a recipe with that checkpoint",
+        hint=_nearest(model, known) or "write a recipe with that checkpoint and pass it as --recipe FILE.toml",
+    )
+
+
+def parse(data: dict[str, Any], source: str) -> Recipe:
+    """Recipe from parsed TOML; `source` opens the error message."""
+    try:
+        return Recipe.model_validate(_frozen(data))
+    except ValidationError as error:
+        raise UsageError(f"{source}: {_explain(error)}", hint="gate recipe check FILE tries again") from error
+
+
+def override(
+    recipe: Recipe,
+    *,
+    concurrency: tuple[int, ...] | None = None,
+    repetitions: int | None = None,
+    residency: str | None = None,
+    candidate: str | None = None,
+    oracle: str | None = None,
+    seed: int | None = None,
+) -> Recipe:
+    """The recipe with the command line's choices in it, validated again; None leaves a value as it is.
+
+    Another candidate or oracle starts without the recipe's extra arguments, which were meant for the recipe's own.
+    """
+    data = recipe.model_dump()
+    changes: list[tuple[str, str, Any]] = [
+        ("protocol", "concurrency", concurrency),
+        ("protocol", "repetitions", repetitions),
+        ("protocol", "residency", residency),
+        ("candidate", "kind", candidate),
+        ("oracle", "kind", oracle),
+        ("workload", "seed", seed),
+    ]
+    for table, key, value in changes:
+        if value is None:
+            continue
+        if key == "kind" and data[table]["kind"] != value:
+            data[table] |= {"args": (), "env": {}}
+        data[table][key] = value
+    return parse(data, "command line")
+
+
+def _frozen(value: Any) -> Any:
+    """TOML's arrays as tuples, which is what strict validation takes for them."""
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    return value
+
+
+def _explain(error: ValidationError) -> str:
+    """The first mistake in one line: table and key, what was found, the nearest known name."""
+    first = error.errors()[0]
+    *tables, key = [str(part) for part in first["loc"]] or [""]
+    where = f"in [{'.'.join(tables)}]" if tables else "at the top"
+    if first["type"] == "extra_forbidden":
+        table = _table(tables)
+        guess = _nearest(key, table.model_fields) or "known: " + ", ".join(table.model_fields)
+        return f"unknown key {key!r} {where}; {guess}"
+    if first["type"] == "missing":
+        return f"key {key!r} {where} is missing"
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "value_error":
+        return f"[{'.'.join([*tables, key])}] {message}" if key else message
+    return f"{key} = {first['input']!r} {where}: {message[0].lower()}{message[1:]}"
+
+
+def _table(path: list[str]) -> type[BaseModel]:
+    """The model of a table by its dotted path."""
+    table: type[BaseModel] = Recipe
+    for part in path:
+        annotation = table.model_fields[part].annotation
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            table = annotation
+    return table
+
+
+def _nearest(name: str, known: typing.Iterable[str]) -> str:
+    """ "did you mean …?", or an empty string when nothing is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else ""

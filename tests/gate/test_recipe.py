@@ -1,0 +1,120 @@
+"""Recipes: every mistake is one line that names the key, the table and what was meant."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gate import recipe as recipes
+from gate.errors import UsageError
+
+GOOD: dict[str, Any] = {
+    "schema_version": 1,
+    "name": "small",
+    "gpu": False,
+    "checkpoint": {"path": "checkpoints/small"},
+    "workload": {"prompt_tokens": 16, "output_tokens": 8},
+    "protocol": {"concurrency": [1, 2], "repetitions": 2},
+    "oracle": {"platform": "cpu"},
+}
+
+
+def with_key(table: str, key: str, value: Any) -> dict[str, Any]:
+    data = copy.deepcopy(GOOD)
+    (data if not table else data.setdefault(table, {}))[key] = value
+    return data
+
+
+def test_good_recipe_is_frozen_and_complete() -> None:
+    recipe = recipes.parse(GOOD, "small.toml")
+    assert recipe.protocol.concurrency == (1, 2)
+    assert recipe.workload.requests_per_stream == 2
+    with pytest.raises(Exception, match="frozen"):
+        recipe.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "said"),
+    [
+        ("", "checkpont", {}, "unknown key 'checkpont' at the top; did you mean 'checkpoint'?"),
+        ("workload", "promt_tokens", 5, "unknown key 'promt_tokens' in [workload]; did you mean 'prompt_tokens'?"),
+        ("protocol", "zzz", 5, "unknown key 'zzz' in [protocol]; known: concurrency"),
+        ("workload", "prompt_tokens", "16", "prompt_tokens = '16' in [workload]: input should be a valid integer"),
+        ("workload", "output_tokens", 0, "output_tokens = 0 in [workload]: input should be greater than or equal to 1"),
+        ("workload", "arrival", "poisson", "rate_per_stream None do not go together"),
+        ("protocol", "concurrency", [2, 2], "concurrency [2, 2] must be distinct numbers from 1 up"),
+        ("protocol", "concurrency", [64], "concurrency 64 is above max_num_seqs 32"),
+        ("checkpoint", "hub", "org/model", "needs either path or hub"),
+        ("", "max_model_len", 20, "prompt_tokens + output_tokens is 24, max_model_len only 20"),
+        ("", "name", "../up", "name = '../up' at the top"),
+    ],
+)
+def test_mistake_is_named_in_one_line(table: str, key: str, value: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        recipes.parse(with_key(table, key, value), "small.toml")
+    message = str(caught.value)
+    assert said in message
+    assert "\n" not in message
+    assert message.startswith("small.toml: ")
+    assert caught.value.exit_code == 64
+
+
+@pytest.mark.parametrize("revision", ["main", "0893E1606FF3D5F97A441F405D5FC541A6BDF404", "0893e16", "g" * 40])
+def test_revision_is_forty_hex_digits(revision: str) -> None:
+    data = copy.deepcopy(GOOD) | {"checkpoint": {"hub": "org/model", "revision": revision}}
+    with pytest.raises(UsageError, match=r"revision = .* in \[checkpoint\]"):
+        recipes.parse(data, "x")
+
+
+def test_hub_without_revision_is_refused() -> None:
+    with pytest.raises(UsageError, match="hub needs revision"):
+        recipes.parse(copy.deepcopy(GOOD) | {"checkpoint": {"hub": "org/model"}}, "x")
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+
+
+HUB = """schema_version = 1
+name = "hub"
+[checkpoint]
+hub = "org/Model-27B"
+revision = "0893e1606ff3d5f97a441f405d5fc541a6bdf404"
+"""
+
+
+def test_model_finds_its_recipe_and_a_near_miss_is_suggested(tmp_path: Path) -> None:
+    write(tmp_path, "hub", HUB)
+    assert recipes.find("org/Model-27B", tmp_path).name == "hub"
+    with pytest.raises(UsageError, match="did you mean 'org/Model-27B'"):
+        recipes.find("org/Model-27", tmp_path)
+
+
+def test_unknown_name_suggests_the_nearest(tmp_path: Path) -> None:
+    write(tmp_path, "tiny", HUB)
+    with pytest.raises(UsageError, match=r"no recipe 'tinny'; expected one of tiny; did you mean 'tiny'"):
+        recipes.load("tinny", tmp_path)
+
+
+def test_broken_toml_names_file_and_line(tmp_path: Path) -> None:
+    write(tmp_path, "bad", "a = = 1")
+    with pytest.raises(UsageError, match=r"bad.toml is not TOML: .*line 1"):
+        recipes.load(str(tmp_path / "bad.toml"))
+
+
+def test_command_line_overrides_and_drops_arguments_of_another_candidate() -> None:
+    recipe = recipes.parse(with_key("candidate", "args", ["--block-tokens", "16"]), "x")
+    same = recipes.override(recipe, concurrency=(4,), candidate="engine")
+    assert (same.protocol.concurrency, same.candidate.args) == ((4,), ("--block-tokens", "16"))
+    other = recipes.override(recipe, candidate="vllm", repetitions=5)
+    assert (other.candidate.kind, other.candidate.args, other.protocol.repetitions) == ("vllm", (), 5)
+    with pytest.raises(UsageError, match="command line: "):
+        recipes.override(recipe, concurrency=(0,))
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_of_the_project_loads_under_its_own_name(name: str) -> None:
+    assert recipes.load(name).name == name
