@@ -82,7 +82,8 @@ class LegRow(Row):
     failed: int
     server_pid: int | None = None
     server_start_id: str
-    """Changes when the server was restarted: pid and its start time, or what an attached URL reports."""
+    """Changes when the server was restarted: pid and its start time, or what an attached URL reports.
+    Read before the leg."""
     identity_before: str
     identity_after: str
     """Digest of what the arm said of itself before and after the leg (observe/server.py)."""
@@ -96,6 +97,8 @@ class LegRow(Row):
     gpu_peak_bytes: int | None = None
     prefix_cache_hit_tokens: int | None = None
     preemptions: int | None = None
+    server_start_id_after: str | None = None
+    """The same, read after the leg; None where it was not read again."""
 
 
 class TelemetryRow(Row):
@@ -124,7 +127,7 @@ class Finding(Row):
     arm: Arm | None = None
     concurrency: int | None = None
     axis: str | None = None
-    """The axis it voids; None: all of them."""
+    """The axis it voids, or a family of axes (`ttft` covers `ttft_mean_ms` …); None: all of them."""
 
 
 class Identity(Row):
@@ -155,4 +158,6 @@ class MarginRow(Row):
     oracle_id: int
     margin_nats: float | None
     """Oracle's log-prob of its own id minus that of the candidate's, given prompt and common output; 0 is an exact
-    tie. None: the candidate's id is outside the returned top, or the oracle did not answer."""
+    tie. None: outside the returned top (then outside_top is True), or the oracle did not answer."""
+    outside_top: bool = False
+    """The candidate's id is not even among the oracle's 20 most probable: decided against it, no figure needed."""
