@@ -1,0 +1,54 @@
+"""Interval of the mean paired log ratio: moderated paired t.
+
+    s²  = sample variance of the n paired log ratios (0 df when n = 1)
+    s̃²  = (d0·s0² + (n−1)·s²) / (d0 + n − 1)                      s0, d0 from the band
+    CI  = mean ± t(1 − α/2; d0 + n − 1) · s̃ / √n
+
+Source: Smyth 2004 (moderated t). With three pairs a plain t has 2 degrees of freedom and a critical value of 4.30;
+borrowing the box's own A/A variance buys back the power. A bootstrap of three points was rejected: it is wrong a
+quarter of the time between equal arms.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+from gate.stats.band import Band
+
+CONFIDENCE = 0.95
+"""Two-sided; each verdict uses one end of it, so a false PASS or FAIL of one cell has a nominal 2.5 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    mean: float
+    """Of the paired log ratios."""
+    low: float
+    high: float
+    standard_error: float
+    df: float
+
+    def p_below(self, log_ratio: float) -> float:
+        """One-sided p of the hypothesis that the true log ratio is at least `log_ratio`: small means it is below."""
+        return float(stats.t.cdf((self.mean - log_ratio) / self.standard_error, self.df))
+
+
+def moderated(log_ratios: Sequence[float], band: Band, confidence: float = CONFIDENCE) -> Interval | None:
+    """None without a pair, or when neither the data nor the prior knows any variance."""
+    n = len(log_ratios)
+    if n == 0:
+        return None
+    mean = statistics.fmean(log_ratios)
+    variance = statistics.variance(log_ratios, mean) if n > 1 else 0.0
+    df = band.prior_df + n - 1
+    pooled = (band.prior_df * band.prior_sd**2 + (n - 1) * variance) / df if df > 0 else 0.0
+    if pooled <= 0:
+        return None
+    standard_error = math.sqrt(pooled / n)
+    half = float(stats.t.ppf(0.5 + confidence / 2, df)) * standard_error
+    return Interval(mean, mean - half, mean + half, standard_error, df)
