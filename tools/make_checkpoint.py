@@ -1,0 +1,363 @@
+#!/usr/bin/env python3
+"""Make a synthetic Qwen3.6-architecture checkpoint in a published layout: full shapes, seeded weights, sane logits.
+
+    tools/make_checkpoint.py --shape tiny --layout modelopt --seed 0 checkpoints/tiny
+
+Same seed, same bytes, on any machine (synthetic_weights.py says how). Needs torch alone, hence argparse and no rich:
+it also runs on a bare CUDA host, where the random words are drawn on the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from synthetic_weights import DTYPES, SHAPES, Entry, Module, Recipe, key_of, modules, tensors
+
+WORDS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
+SPECIAL = ["<unk>", "<pad>", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|image_pad|>", "<|video_pad|>",
+           "<|vision_start|>", "<|vision_end|>", "<think>", "</think>"]  # fmt: skip
+ROLES = ["system", "user", "assistant", "tool"]
+CHAT_TEMPLATE = (
+    "{%- for m in messages %}<|im_start|> {{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
+    "{%- if add_generation_prompt %}<|im_start|> assistant "
+    "{% if enable_thinking is defined and enable_thinking is false %}<think> </think> {% else %}<think> {% endif %}"
+    "{% endif %}"
+)
+PRODUCER = {"name": "modelopt", "version": "0.45"}
+
+# --- 1 side files ----------------------------------------------------------------------------------------------------
+
+
+def text_config(r: Recipe) -> dict[str, Any]:
+    s = r.shape
+    config: dict[str, Any] = {
+        "model_type": "qwen3_5_moe_text" if s.experts else "qwen3_5_text",
+        "vocab_size": s.vocab,
+        "hidden_size": s.hidden,
+        "intermediate_size": s.inter,
+        "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": 262144,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "attn_output_gate": True,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": s.gdn_dim,
+        "linear_value_head_dim": s.gdn_dim,
+        "linear_num_key_heads": s.key_heads,
+        "linear_num_value_heads": s.value_heads,
+        "layer_types": ["full_attention" if i % 4 == 3 else "linear_attention" for i in range(s.layers)],
+        "full_attention_interval": 4,
+        "mamba_ssm_dtype": "float32",
+        "dtype": "bfloat16",
+        "eos_token_id": 2,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10000000,
+            "partial_rotary_factor": 0.25,
+            "mrope_interleaved": True,
+            "mrope_section": list(s.sections),
+        },
+    }
+    if s.experts:
+        config |= {
+            "num_experts": s.experts,
+            "num_experts_per_tok": s.top_k,
+            "moe_intermediate_size": s.inter,
+            "shared_expert_intermediate_size": s.inter,
+            "norm_topk_prob": True,
+            "router_aux_loss_coef": 0.001,
+        }
+    if r.mtp:
+        config |= {"mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False}
+    return config
+
+
+def vision_config(r: Recipe) -> dict[str, Any]:
+    depth, width, inter = r.shape.vision
+    return {
+        "model_type": "qwen3_5_moe" if r.shape.experts else "qwen3_5",
+        "depth": depth,
+        "hidden_size": width,
+        "hidden_act": "gelu_pytorch_tanh",
+        "intermediate_size": inter,
+        "num_heads": 4 if width < 1024 else 16,
+        "in_channels": 3,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": r.shape.hidden,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [],
+    }
+
+
+def modelopt_config(r: Recipe, parts: Iterable[Module]) -> dict[str, Any]:
+    """nvidia's MIXED_PRECISION. The MoE files say FP8 KV only in the legacy twin: kv_cache_scheme is null there."""
+    algorithms = {"nvfp4": {"quant_algo": "W4A16_NVFP4", "group_size": 16}, "fp8": {"quant_algo": "FP8"}}
+    gdn = [f"model.language_model.layers.{i}.linear_attn." for i in range(r.shape.layers) if i % 4 != 3]
+    return {
+        "quant_method": "modelopt",
+        "quant_algo": "MIXED_PRECISION",
+        "kv_cache_scheme": None if r.shape.experts else {"type": "float", "num_bits": 8, "dynamic": False},
+        "ignore": ["model.visual*", "mtp*", *(f"{g}{p}" for g in gdn for p in ("in_proj_a", "in_proj_b", "conv1d"))],
+        "quantized_layers": {m.name: algorithms[m.scheme] for m in parts},
+        "producer": PRODUCER,
+    }
+
+
+def compressed_config(r: Recipe, parts: Iterable[Module]) -> dict[str, Any]:
+    parts = list(parts)
+    four_bit = sorted({int(m.name.split(".")[3]) for m in parts if m.scheme == "nvfp4"})
+    late = sorted({int(m.name.split(".")[3]) for m in parts if m.scheme == "channel" and ".mlp." in m.name})
+
+    def mlps(layers: list[int]) -> str:
+        return rf"re:.*layers\.({'|'.join(map(str, layers))})\.mlp\..*(gate|up|down)_proj$"
+
+    w4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True,
+          "dynamic": False}  # fmt: skip
+    w8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
+    a8 = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
+    groups: dict[str, Any] = {
+        "group_0": {
+            "format": "nvfp4-pack-quantized",
+            "targets": [mlps(four_bit)],
+            "weights": w4,
+            "input_activations": {**w4, "dynamic": "local"} if r.w4a4 else None,
+        },
+        "group_1": {
+            "format": "float-quantized",
+            "targets": [r"re:.*self_attn\.[qkvo]_proj$", r"re:.*linear_attn\.(in_proj_qkv|in_proj_z|out_proj)$",
+                        "re:.*lm_head$", *([mlps(late)] if late else [])],
+            "weights": w8,
+            "input_activations": a8,
+        },
+    }  # fmt: skip
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": groups,
+        "ignore": [r"re:.*visual\..*", r"re:^mtp\..*", r"re:.*linear_attn\.in_proj_[ab]$", r"re:.*mlp\.gate$",
+                   r"re:.*shared_expert_gate$"],
+        "kv_cache_scheme": None,
+    }  # fmt: skip
+
+
+def tokenizer(vocab: int) -> dict[str, Any]:
+    """Word level over the whole vocabulary: the specials, four role names, then w<id>, separated by white space."""
+    names = SPECIAL + ROLES
+    names += [f"w{i}" for i in range(len(names), vocab)]
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": i, "content": c, **flags, "special": "think" not in c} for i, c in enumerate(SPECIAL)],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(names)}, "unk_token": "<unk>"},
+    }
+
+
+def side_files(r: Recipe) -> dict[str, Any]:
+    """File name -> JSON content."""
+    moe = bool(r.shape.experts)
+    config: dict[str, Any] = {
+        "architectures": ["Qwen3_5MoeForConditionalGeneration" if moe else "Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5_moe" if moe else "qwen3_5",
+        "dtype": "bfloat16",
+        "tie_word_embeddings": False,
+        "image_token_id": 5,
+        "video_token_id": 6,
+        "vision_start_token_id": 7,
+        "vision_end_token_id": 8,
+        "text_config": text_config(r),
+        "vision_config": vision_config(r),
+    }
+    files: dict[str, Any] = {"config.json": config}
+    if r.layout == "modelopt":
+        quantization = config["quantization_config"] = modelopt_config(r, modules(r))
+        legacy = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8",
+                  "exclude_modules": quantization["ignore"],
+                  "quantized_layers": quantization["quantized_layers"]}  # fmt: skip
+        files["hf_quant_config.json"] = {"producer": PRODUCER, "quantization": legacy}
+    elif r.layout == "compressed-tensors":
+        config["quantization_config"] = compressed_config(r, modules(r))
+    files["generation_config.json"] = {"eos_token_id": [2, 4], "pad_token_id": 1}
+    files["preprocessor_config.json"] = {
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+        "patch_size": 16,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "size": {"shortest_edge": 65536, "longest_edge": 16777216},
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "processor_class": "Qwen3VLProcessor",
+    }
+    files["tokenizer.json"] = tokenizer(r.shape.vocab)
+    files["tokenizer_config.json"] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|im_end|>",
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "model_max_length": 262144,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    return files
+
+
+# --- 2 tensors -> shards ---------------------------------------------------------------------------------------------
+
+
+def split(entries: list[Entry], shard_bytes: int) -> list[list[Entry]]:
+    """Consecutive tensors, up to shard_bytes a shard; inside one, wide dtypes first, as safetensors aligns them."""
+    shards: list[list[Entry]] = [[]]
+    size = 0
+    for entry in entries:
+        if shards[-1] and size + entry.nbytes > shard_bytes:
+            shards.append([])
+            size = 0
+        shards[-1].append(entry)
+        size += entry.nbytes
+    return [sorted(shard, key=lambda e: (-DTYPES[e.dtype].itemsize, e.name)) for shard in shards]
+
+
+class Progress:
+    """Bytes done, rate and time left, one rewritten line on a terminal and one line per tenth elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.shown, self.start = total, 0, 0, time.monotonic()
+
+    def add(self, nbytes: int) -> None:
+        self.done += nbytes
+        part = self.done * (100 if sys.stderr.isatty() else 10) // self.total
+        seconds = time.monotonic() - self.start
+        if part > self.shown and seconds > 1:  # a tiny checkpoint is done before anybody could read
+            self.shown = part
+            rate = self.done / seconds
+            left = (self.total - self.done) / rate
+            line = f"{self.done / 1e9:.3f} of {self.total / 1e9:.3f} GB, {rate / 1e9:.2f} GB/s, {left:.0f} s left"
+            print(line, end="\r" if sys.stderr.isatty() and self.done < self.total else "\n", file=sys.stderr)
+
+
+def write_tensor(file: BinaryIO, entry: Entry, seed: int, device: torch.device, progress: Progress) -> None:
+    """Draw and write in pieces, so that memory stays small whatever the tensor."""
+    key, total = key_of(seed, entry.name), math.prod(entry.shape)
+    row = entry.shape[-1] if entry.shape else 1
+    piece = max(WORDS_AT_ONCE[device.type] // (8 * row), 1) * 8 * row  # whole rows (an embedding needs them), times 8
+    for start in range(0, total, piece):
+        values = entry.fill(key, start, min(piece, total - start), device)
+        if values.dtype != DTYPES[entry.dtype]:
+            raise TypeError(f"{entry.name}: drew {values.dtype}, planned {entry.dtype}")
+        data = values.contiguous().view(torch.uint8).cpu().numpy()
+        file.write(memoryview(data))
+        progress.add(data.nbytes)
+
+
+def write_shard(path: Path, entries: list[Entry], seed: int, device: torch.device, progress: Progress) -> None:
+    """One safetensors file: u64 header length, JSON header padded to 8 bytes, data."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for e in entries:
+        header[e.name] = {"dtype": e.dtype, "shape": list(e.shape), "data_offsets": [offset, offset + e.nbytes]}
+        offset += e.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for e in entries:
+            write_tensor(file, e, seed, device, progress)
+
+
+def write_checkpoint(r: Recipe, out: Path, shard_bytes: int, device: torch.device) -> int:
+    """Write everything into `out`.partial and rename at the end. Returns the bytes of all tensors."""
+    partial = out.with_name(out.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    entries = list(tensors(r))
+    shards = split(entries, shard_bytes)
+    total = sum(e.nbytes for e in entries)
+    progress = Progress(total)
+    weight_map: dict[str, str] = {}
+    for i, shard in enumerate(shards, 1):
+        name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+        write_shard(partial / name, shard, r.seed, device, progress)
+        weight_map |= {e.name: name for e in shard}
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    for name, content in {**side_files(r), "model.safetensors.index.json": index}.items():
+        (partial / name).write_text(json.dumps(content, indent=1) + "\n")
+    if out.exists():
+        shutil.rmtree(out)
+    partial.rename(out)
+    return total
+
+
+# --- 3 command line --------------------------------------------------------------------------------------------------
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="folder to make")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny", help="architecture (default: tiny)")
+    parser.add_argument("--layout", choices=["modelopt", "compressed-tensors", "bf16"], default="modelopt",
+                        help="how weights are stored (default: modelopt, nvidia's MIXED_PRECISION)")  # fmt: skip
+    parser.add_argument("--layers", type=int, help="a multiple of 4: three GDN layers, then one attention layer")
+    parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (default: 0)")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one); the bytes are the same")
+    parser.add_argument("--shard-bytes", type=int, help="largest shard (default: 2 MB for tiny shapes, else 5 GB)")
+    parser.add_argument("--distinct-shard-scales", action="store_true",
+                        help="q/k/v, gate/up, qkv/z get scales of their own (vLLM merges those inexactly)")  # fmt: skip
+    parser.add_argument("--w4a4", action="store_true", help="compressed-tensors: add input_global_scale")
+    parser.add_argument("--with-vision", action="store_true", help="add the vision tower's tensors")
+    parser.add_argument("--with-mtp", action="store_true", help="add the multi-token-prediction tensors")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing folder")
+    args = parser.parse_args(argv)
+    if args.layers is not None and (args.layers < 4 or args.layers % 4):
+        parser.error(f"--layers: found {args.layers}, expected a multiple of 4")
+    if args.w4a4 and args.layout != "compressed-tensors":
+        parser.error(f"--w4a4: found --layout {args.layout}, expected compressed-tensors")
+    if args.out.exists() and not args.overwrite:
+        parser.error(f"{args.out} exists; remove it or pass --overwrite")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: no CUDA device found; use --device cpu")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = parse(argv)
+    shape = SHAPES[args.shape]
+    recipe = Recipe(
+        shape=shape if args.layers is None else replace(shape, layers=args.layers),
+        layout=args.layout,
+        seed=args.seed,
+        distinct=args.distinct_shard_scales,
+        w4a4=args.w4a4,
+        vision=args.with_vision,
+        mtp=args.with_mtp,
+    )
+    shard_bytes = args.shard_bytes or (2_000_000 if args.shape.startswith("tiny") else 5_000_000_000)
+    device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    start = time.monotonic()
+    total = write_checkpoint(recipe, args.out, shard_bytes, device)
+    print(f"{args.out}: {total / 1e9:.3f} GB of weights in {time.monotonic() - start:.1f} s on {device}")
+
+
+if __name__ == "__main__":
+    main()
