@@ -1,0 +1,70 @@
+"""Unpack the offline form of the CUDA oracle: an xz archive cut into `oracle.part.00 …`, and compiled-kernel caches."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import tarfile
+from pathlib import Path
+
+from gate.errors import OracleError
+
+
+def parts(folder: Path) -> list[Path]:
+    """The parts in order. OracleError when one is missing from the numbering."""
+    found = sorted(folder.glob("oracle.part.*"))
+    for number, part in enumerate(found):
+        if part.suffix.lstrip(".") != f"{number:02d}":
+            raise OracleError(
+                f"{part.name} follows part {number - 1:02d} in {folder}",
+                expected=f"oracle.part.{number:02d}",
+                hint="copy the missing part",
+            )
+    return found
+
+
+def caches(folder: Path) -> list[Path]:
+    """Archives that belong into the home folder: compiled kernels, which save the server minutes at its first start."""
+    return sorted(folder.glob("*.tar.xz"))
+
+
+class _Joined(io.RawIOBase):
+    """The parts read as one file."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._files, self._current = iter(files), io.BytesIO()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+        while True:
+            if count := self._current.readinto(buffer):
+                return count
+            following = next(self._files, None)
+            if following is None:
+                return 0
+            self._current.close()
+            self._current = following.open("rb")  # type: ignore[assignment]
+
+
+def unpack(folder: Path, site: Path) -> None:
+    """Unpack the joined parts into site. Members that would leave it, links to outside and devices are refused."""
+    site.mkdir(parents=True)
+    try:
+        with tarfile.open(fileobj=io.BufferedReader(_Joined(parts(folder))), mode="r|xz") as tar:
+            tar.extractall(site, filter="data")
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
+        raise _broken(folder, error) from error
+
+
+def unpack_cache(cache: Path, target: Path) -> None:
+    try:
+        with tarfile.open(cache, "r:xz") as tar:
+            tar.extractall(target, filter="data")
+    except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
+        raise _broken(cache, error) from error
+
+
+def _broken(source: Path, error: Exception) -> OracleError:
+    return OracleError(f"{source} does not unpack: {error}", hint="copy the archive again and compare the sizes")

@@ -1,0 +1,81 @@
+"""`python -m oracle install|verify|serve`, also mounted as `gate oracle`: arguments, help and exit codes; no logic."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gate.errors import INTERRUPTED, GateError
+from oracle import serve as serving
+from oracle.install import install as install_oracle
+from oracle.pins import load
+from oracle.verify import verify_installed, verify_running
+
+app = typer.Typer(name="oracle", help="The pinned opponent: install it, verify it, serve it.", no_args_is_help=True)
+
+PlatformArgument = Annotated[str, typer.Argument(help="cpu or cuda: which of the two pins.", show_default=True)]
+
+
+@app.command()
+def install(
+    platform: PlatformArgument = "cpu",
+    source: Annotated[
+        Path | None, typer.Option("--from", help="Offline: a folder of wheels, or of oracle.part.* archive parts.")
+    ] = None,
+    python: Annotated[Path | None, typer.Option(help="Interpreter to build on.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Install again even if it is there.")] = False,
+) -> None:
+    """Install the pinned vLLM into .oracle/PLATFORM; does nothing when it is there."""
+    install_oracle(platform, source=source, python=python, force=force, say=_say)
+
+
+@app.command()
+def verify(
+    platform: PlatformArgument = "cpu",
+    url: Annotated[str | None, typer.Option(help="Verify a running server too, by what it reports.")] = None,
+) -> None:
+    """Compare the installation (and a running server) with the pin; exit 69 and a table when they differ."""
+    verified = verify_installed(platform)
+    _say(f"{platform}: {len(verified.pin.lock)} pinned distributions as pinned, Python {verified.python}")
+    for note in verified.notes:
+        _say(f"  note: {note.what} {note.found}, lock {note.pinned}")
+    if url is not None:
+        running = verify_running(url, platform)
+        _say(f"{platform}: {url} serves {running.pin.distribution} {running.versions['vllm']}, read back as pinned")
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="Checkpoint folder.")],
+    platform: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")] = 8001,
+    max_model_len: Annotated[int, typer.Option(help="Prompt plus output tokens of one request.")] = 4096,
+    max_num_seqs: Annotated[int, typer.Option(help="Requests running at once.")] = 32,
+    kv_cache_dtype: Annotated[str, typer.Option(help="auto, bfloat16 or fp8.")] = "auto",
+    verified: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the installation first.")] = True,
+) -> None:
+    """Serve a checkpoint exactly as a gate run would, in the foreground; Ctrl-C stops the whole process group."""
+    if verified:
+        verify_installed(platform)
+    argv, env = serving.argv(platform, model, port, max_model_len, max_num_seqs, kv_cache_dtype)
+    _say(f"{load(platform).distribution}: {' '.join(argv)}")
+    sys.exit(serving.run_foreground(argv, env))
+
+
+def _say(text: str) -> None:
+    typer.echo(text)
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Run; an error the user can act on is one line on stderr and its exit code."""
+    try:
+        app(standalone_mode=False)
+    except GateError as error:
+        typer.echo(f"oracle: {error}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(INTERRUPTED)
