@@ -1,7 +1,7 @@
 """Request: one generation, its states, and who may change what.
 
-server/session.py creates it; the scheduler alone moves `status`, `computed_tokens`, `block_ids` and `state_slot`;
-the loop appends to `output_ids` what the runner sampled. Nobody else writes.
+server/session.py creates it; from then on the scheduler alone writes: it moves `status`, `computed_tokens`, `block_ids`
+and `state_slot`, appends to `output_ids` what the runner sampled, and stamps the times. Others read.
 """
 
 from __future__ import annotations
@@ -69,6 +69,14 @@ class Request:
     block_ids: list[int] = field(default_factory=list)
     state_slot: int | None = None
     preemptions: int = 0
+    prompt_logprobs_sent: int = 0
+    """Prompt positions whose log-probs were delivered; recomputing after a pre-emption does not deliver them again."""
+    first_scheduled: float | None = None
+    """time.monotonic() when it first left the queue; minus `arrival`: queue time. Pre-emption does not reset it."""
+    first_token: float | None = None
+    """time.monotonic() when its first token came back from the runner; minus `arrival`: engine-side TTFT."""
+    finished: float | None = None
+    """time.monotonic() at its end, whatever the reason; minus `arrival`: engine-side E2E latency."""
 
     @property
     def total_tokens(self) -> int:

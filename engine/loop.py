@@ -1,0 +1,187 @@
+"""EngineLoop: the engine's own thread. Receive, schedule, run, deliver; then again.
+
+One lock guards the scheduler. The loop thread holds it to schedule and to update, never while the model runs or a
+listener is called, so `submit` and `abort` take microseconds from any thread, answer at once with the scheduler's own
+refusal, and are in force before the next step. An inbox was rejected: refusals would come late and out of order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.batch import Batch, Delivery, StepOutput
+from engine.request import FinishReason, Request
+from engine.scheduler import RequestRefused, Scheduler
+
+logger = logging.getLogger(__name__)
+
+Listener = Callable[[Delivery], None]
+
+
+class Runner(Protocol):
+    """What turns a Batch into tokens. Called from the loop thread only."""
+
+    def run(self, batch: Batch) -> StepOutput: ...
+
+    def info(self) -> dict[str, object]: ...
+
+
+class EngineStopped(RuntimeError):
+    """The loop is not running: not started, stopping, or dead of a runner error. The HTTP side answers 503."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStats:
+    """One consistent snapshot for /health and /metrics. Counters only grow; per-request times are on Request."""
+
+    alive: bool
+    """False before start(), while stopping, and after a runner error."""
+    error: str | None
+    """What the runner died of."""
+    step_age_s: float | None
+    """Seconds the running step has taken so far; None between steps. A stalled device shows here."""
+    running: int
+    waiting: int
+    kv_usage: float
+    """Share of KV blocks in use, 0..1."""
+    prompt_tokens: int
+    generation_tokens: int
+    preemptions: int
+    steps: int
+    finished: Mapping[FinishReason, int]
+
+
+class EngineLoop:
+    def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
+        self._wake = threading.Condition()
+        self._listeners: dict[str, Listener] = {}
+        self._outbox: list[Delivery] = []
+        self._accepting = False
+        self._error: str | None = None
+        self._step_began: float | None = None
+
+    def start(self) -> None:
+        self._accepting = True
+        self._thread.start()
+
+    def stop(self, *, drain: bool = True) -> None:
+        """Refuse new requests, finish (or, without `drain`, abort) those accepted, end the thread. Waits for it."""
+        with self._wake:
+            self._accepting = False
+            if not drain:
+                for request_id in list(self._listeners):
+                    self._abort(request_id, FinishReason.ABORT)
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def submit(self, request: Request, listener: Listener) -> None:
+        """Queue a request; `listener` gets its Deliveries from the loop thread, the last with a finish_reason.
+
+        Raises RequestRefused, QueueFull or EngineStopped, and then never calls `listener`. A listener must return
+        quickly, since every request waits for it; one that raises has its request aborted.
+        """
+        with self._wake:
+            if not self._accepting:
+                raise EngineStopped(f"the engine takes no requests: {self._error or 'it is stopped'}; restart it")
+            if request.id in self._listeners:
+                raise RequestRefused(f"request id {request.id} is in use; give every request its own id")
+            if not request.arrival:
+                request.arrival = time.monotonic()
+            self.scheduler.add(request)
+            self._listeners[request.id] = listener
+            self._wake.notify()
+
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
+        """End a request before the next step; no-op when it is over. The listener still gets its last Delivery."""
+        with self._wake:
+            self._abort(request_id, reason)
+            self._wake.notify()
+
+    def stats(self) -> LoopStats:
+        with self._wake:
+            began, now = self._step_began, time.monotonic()
+            counters = self.scheduler.stats()
+            return LoopStats(
+                alive=self._accepting,
+                error=self._error,
+                step_age_s=None if began is None else now - began,
+                running=counters.running,
+                waiting=counters.waiting,
+                kv_usage=counters.kv_usage,
+                prompt_tokens=counters.prompt_tokens,
+                generation_tokens=counters.generation_tokens,
+                preemptions=counters.preemptions,
+                steps=counters.steps,
+                finished=counters.finished,
+            )
+
+    def _run(self) -> None:
+        try:
+            while self._receive():
+                batch = self._schedule()
+                if batch is not None:
+                    output = self.runner.run(batch)
+                    self._deliver(self._update(batch, output))
+        except Exception as error:
+            logger.exception("the engine loop died")
+            self._deliver(self._fail(error))
+
+    def _receive(self) -> bool:
+        """Sleep until there is something to do, hand out what aborts left; False when stopping and all is done.
+
+        The answer is taken under the lock that emptied the outbox, so an abort that comes later still finds the loop.
+        """
+        with self._wake:
+            self._wake.wait_for(lambda: self._outbox or self.scheduler.has_work() or not self._accepting)
+            deliveries, self._outbox = self._outbox, []
+            more = self._accepting or bool(deliveries) or self.scheduler.has_work()
+        self._deliver(deliveries)
+        return more
+
+    def _schedule(self) -> Batch | None:
+        with self._wake:
+            batch = self.scheduler.schedule()
+            self._step_began = None if batch is None else time.monotonic()
+            return batch
+
+    def _update(self, batch: Batch, output: StepOutput) -> list[Delivery]:
+        with self._wake:
+            self._step_began = None
+            return self.scheduler.update(batch, output)
+
+    def _deliver(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            with self._wake:
+                take = self._listeners.get if delivery.finish_reason is None else self._listeners.pop
+                listener = take(delivery.request_id, None)
+            if listener is None:
+                continue  # it raised earlier and was dropped
+            try:
+                listener(delivery)
+            except Exception:
+                logger.exception("the listener of request %s failed; the request is aborted", delivery.request_id)
+                with self._wake:
+                    self._listeners.pop(delivery.request_id, None)
+                    self.scheduler.abort(delivery.request_id)
+
+    def _abort(self, request_id: str, reason: FinishReason) -> None:
+        delivery = self.scheduler.abort(request_id, reason)
+        if delivery is not None:
+            self._outbox.append(delivery)
+
+    def _fail(self, error: Exception) -> list[Delivery]:
+        with self._wake:
+            self._accepting = False
+            self._step_began = None
+            self._error = f"{type(error).__name__}: {error}"
+            left, self._outbox = self._outbox, []
+            return left + self.scheduler.fail_all(self._error)
