@@ -57,6 +57,8 @@ class ServerConfig:
     port: int = 8000
     max_body_bytes: int = 32 * 2**20
     max_n: int = 16
+    max_prompts: int = 256
+    """Prompts in one /v1/completions body."""
     max_logprobs: int = 20
     """Largest accepted `logprobs`; -1 allows the whole vocabulary."""
     api_key_env: str | None = None

@@ -1,0 +1,83 @@
+"""What every test gets: a clean environment, and visible skips where a machine lacks a GPU or the pinned oracle."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ORACLE = ROOT / ".oracle" / "cpu"
+
+FOREIGN = (
+    "VLLM_",
+    "OPENAI_",
+    "ENGINE_",
+    "GATE_",
+    "HF_",
+    "CUDA_VISIBLE_DEVICES",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "http_proxy",
+    "https_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "COLUMNS",
+)
+"""Variables that would make a result depend on the developer's shell."""
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(FOREIGN) and name != "CUDA_VISIBLE_DEVICES":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def _has_cuda() -> bool:
+    """Asks the driver, so that a run without GPU tests never imports torch for it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    count = ctypes.c_int(0)
+    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    lacking = {}
+    if not _has_cuda():
+        lacking["gpu"] = "needs a CUDA device; this machine has none"
+    if not any(ORACLE.glob("*stamp*")):
+        lacking["oracle"] = f"needs the pinned CPU oracle in {ORACLE.relative_to(ROOT)}; run `gate oracle install`"
+    for item in items:
+        for marker, reason in lacking.items():
+            if item.get_closest_marker(marker) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny dense model in nvidia's layout (W4A16 MLP and lm_head, FP8 towers), made once per run."""
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    command = [
+        sys.executable,
+        str(ROOT / "tools" / "make_checkpoint.py"),
+        "--shape",
+        "tiny",
+        "--layout",
+        "modelopt",
+        "--seed",
+        "1",
+        str(folder),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
