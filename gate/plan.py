@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Literal
 
 from gate.observe.rows import Arm, Row
 from gate.recipe import Recipe
+from gate.workload import Phase, Prompt, leg_seed, make_prompts, prompts_digest
 
 
 class PlannedLeg(Row):
@@ -35,6 +38,14 @@ class ArmPlan(Row):
     checkpoint_digest: str | None
 
 
+class Vocabulary(Row):
+    """Which token ids prompts are drawn from; read from the checkpoint."""
+
+    size: int
+    reserved: tuple[int, ...] = ()
+    """Special tokens and the like: never drawn."""
+
+
 class Plan(Row):
     schema_version: Literal[1] = 1
     plan_id: str
@@ -45,3 +56,96 @@ class Plan(Row):
     candidate: ArmPlan
     oracle: ArmPlan
     legs: tuple[PlannedLeg, ...]
+    vocabulary: Vocabulary = Vocabulary(size=0)
+
+    def arm(self, arm: Arm) -> ArmPlan:
+        return self.candidate if arm == "candidate" else self.oracle
+
+
+def make_plan(
+    recipe: Recipe, *, coin: Arm, seed: int, candidate: ArmPlan, oracle: ArmPlan, vocabulary: Vocabulary
+) -> Plan:
+    """Everything a run will do, before anything starts; equal arguments give an equal plan_id."""
+    digests = {
+        (concurrency, repetition): tuple(
+            prompts_digest(_prompts(recipe, vocabulary, seed, concurrency, repetition, phase))
+            for phase in ("timed", "warmup")
+        )
+        for concurrency in recipe.protocol.concurrency
+        for repetition in range(recipe.protocol.repetitions)
+    }
+    legs = tuple(
+        PlannedLeg(
+            leg_id=f"{order:03d}-{arm}-c{concurrency}-r{repetition}",
+            order=order,
+            arm=arm,
+            concurrency=concurrency,
+            repetition=repetition,
+            requests=concurrency * recipe.workload.requests_per_stream,
+            prompts_sha256=digests[concurrency, repetition][0],
+            warmup_sha256=digests[concurrency, repetition][1],
+        )
+        for order, (arm, concurrency, repetition) in enumerate(
+            leg_order(recipe.protocol.concurrency, recipe.protocol.repetitions, coin, recipe.protocol.residency)
+        )
+    )
+    plan = Plan(
+        plan_id="",
+        recipe=recipe,
+        coin=coin,
+        seed=seed,
+        candidate=candidate,
+        oracle=oracle,
+        legs=legs,
+        vocabulary=vocabulary,
+    )
+    return plan.model_copy(update={"plan_id": plan_hash(plan)})
+
+
+def plan_hash(plan: Plan) -> str:
+    """sha256 of the plan's canonical JSON (sorted keys, no spaces) without its own id."""
+    text = json.dumps(plan.model_dump(mode="json", exclude={"plan_id"}), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def leg_order(
+    levels: tuple[int, ...], repetitions: int, coin: Arm, residency: Literal["both", "alternate"]
+) -> tuple[tuple[Arm, int, int], ...]:
+    """(arm, concurrency, repetition) in running order.
+
+    The arm that opens alternates with the repetition: ABBA for two, ABBAAB for three, so that a drift over the run
+    favours neither arm (with an even number of repetitions a linear one cancels exactly). The levels rotate by one per
+    repetition, so that none is always first. With both servers up the arms of one level run next to each other; with
+    one at a time each block of an arm is all levels on one fresh server, since a change costs a start.
+    """
+    other: Arm = "oracle" if coin == "candidate" else "candidate"
+    order: list[tuple[Arm, int, int]] = []
+    for repetition in range(repetitions):
+        arms = (coin, other) if repetition % 2 == 0 else (other, coin)
+        turn = repetition % len(levels)
+        rotated = levels[turn:] + levels[:turn]
+        if residency == "both":
+            order += [(arm, level, repetition) for level in rotated for arm in arms]
+        else:
+            order += [(arm, level, repetition) for arm in arms for level in rotated]
+    return tuple(order)
+
+
+def leg_prompts(plan: Plan, leg: PlannedLeg, phase: Phase) -> tuple[Prompt, ...]:
+    """The prompts a leg sends, made again from the plan; both arms of one (concurrency, repetition) get the same."""
+    return _prompts(plan.recipe, plan.vocabulary, plan.seed, leg.concurrency, leg.repetition, phase)
+
+
+def _prompts(
+    recipe: Recipe, vocabulary: Vocabulary, seed: int, concurrency: int, repetition: int, phase: Phase
+) -> tuple[Prompt, ...]:
+    workload = recipe.workload
+    per_stream = workload.requests_per_stream if phase == "timed" else workload.warmup_per_stream
+    return make_prompts(
+        count=concurrency * per_stream,
+        length=workload.prompt_tokens,
+        vocab_size=vocabulary.size,
+        seed=leg_seed(seed, concurrency, repetition, phase),
+        max_common_prefix=workload.max_common_prefix,
+        reserved=frozenset(vocabulary.reserved),
+    )

@@ -1,0 +1,37 @@
+"""4 Any command line as an arm: {model}, {port} and {host} are filled in; no shell reads it."""
+
+from __future__ import annotations
+
+import shlex
+import string
+
+from gate.arm import HOST, Seat
+from gate.errors import UsageError
+from gate.plan import ArmPlan
+
+
+def plan(command: str, seat: Seat) -> ArmPlan:
+    """Split first and fill in afterwards, so that a folder name with a space stays one argument."""
+    known = {"model": seat.checkpoint, "port": str(seat.port), "host": HOST}
+    try:
+        words = shlex.split(command)
+        fields = [name for word in words for _, name, _, _ in string.Formatter().parse(word) if name is not None]
+    except ValueError as error:
+        raise UsageError(f"cannot split command {command!r}: {error}", hint="close the quote or brace") from error
+    unknown = [name for name in fields if name not in known]
+    if not words or unknown:
+        found = f"unknown placeholder {{{unknown[0]}}}" if unknown else "an empty command"
+        raise UsageError(f"{found} for the {seat.arm}", expected="{model}, {port}, {host}; a literal brace is doubled")
+    if "port" not in fields:
+        raise UsageError(f"the {seat.arm}'s command has no {{port}}", expected="COMMAND … {port} …, or an http:// URL")
+    argv = tuple(word.format_map(known) for word in (*words, *seat.args))
+    return ArmPlan(
+        arm=seat.arm,
+        kind="command",
+        argv=argv,
+        env=seat.env,
+        url=seat.url,
+        model=seat.checkpoint,
+        checkpoint=seat.checkpoint,
+        checkpoint_digest=seat.digest,
+    )

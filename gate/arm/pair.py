@@ -1,0 +1,111 @@
+"""4 Both arms' servers over a whole run: started as the plan's residency wants, restarted once, always stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gate import messages
+from gate.arm import Server, start
+from gate.arm.process import GUARD
+from gate.errors import ArmError
+from gate.interrupt import deferred
+from gate.observe.rows import ARMS, Arm, LegRow
+from gate.plan import Plan, PlannedLeg
+
+MAX_RESTARTS = 1
+"""Per arm: one crash may be an accident; a second one ends the run, with everything measured so far kept."""
+
+
+class Pair:
+    """`with Pair(plan, logs, say) as pair: server = pair.ready(leg)`; leaving it stops whatever runs."""
+
+    def __init__(self, plan: Plan, logs: Path, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._logs = logs
+        self._say = say
+        self._servers: dict[Arm, Server] = {}
+        self._block: dict[Arm, int] = {}
+        """Repetition an arm's server was started for; matters with one server at a time."""
+        self._restarts: dict[Arm, int] = dict.fromkeys(ARMS, 0)
+        self._broken: dict[Arm, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop_all()
+
+    def ready(self, leg: PlannedLeg) -> Server:
+        """The leg's server, ready; the other one warm beside it, or gone.
+
+        Raises ArmError when a server cannot be started, or broke again after its restart.
+        """
+        broken = self._broken.pop(leg.arm, None)
+        if broken is not None:
+            self._restart(leg.arm, broken)
+        if self._plan.recipe.protocol.residency == "both":
+            for arm in (self._plan.coin, *ARMS):
+                self._ensure(arm)
+        else:
+            for arm in [arm for arm in self._servers if (arm, self._block[arm]) != (leg.arm, leg.repetition)]:
+                self._stop(arm)
+            self._ensure(leg.arm)
+            self._block[leg.arm] = leg.repetition
+        return self._servers[leg.arm]
+
+    def oracle(self) -> Server:
+        """The oracle alone is enough for margins."""
+        if self._plan.recipe.protocol.residency == "alternate" and "candidate" in self._servers:
+            self._stop("candidate")
+        self._ensure("oracle")
+        self._block.setdefault("oracle", 0)
+        return self._servers["oracle"]
+
+    def pids(self) -> tuple[int | None, ...]:
+        return tuple(server.pid for server in self._servers.values())
+
+    def note(self, row: LegRow) -> None:
+        """Look at a finished leg: an arm that died, or answered nothing at all, is not used again as it is."""
+        server = self._servers[row.arm]
+        if not server.alive():
+            self._broken[row.arm] = messages.ARM_DIED
+        elif row.failed == row.requests:
+            self._broken[row.arm] = messages.ARM_ANSWERS_NOTHING
+
+    def stop_all(self) -> None:
+        with deferred():
+            problems = []
+            for arm in list(self._servers):
+                try:
+                    self._stop(arm)
+                except ArmError as error:
+                    problems.append(error)
+            GUARD.close()
+            if problems:
+                raise problems[0]
+
+    def _ensure(self, arm: Arm) -> None:
+        if arm in self._servers:
+            return
+        plan = self._plan.arm(arm)
+        self._say(messages.starting(arm, plan.kind, plan.url))
+        self._servers[arm] = start(plan, self._logs / f"{arm}.log", self._plan.recipe.protocol.ready_timeout_s)
+
+    def _restart(self, arm: Arm, reason: str) -> None:
+        self._stop(arm)
+        if self._restarts[arm] == MAX_RESTARTS:
+            raise ArmError(f"the {arm} {reason} again after a restart", hint=f"its log is {self._logs / f'{arm}.log'}")
+        self._restarts[arm] += 1
+        self._say(messages.restarting(arm, reason))
+        self._ensure(arm)
+
+    def _stop(self, arm: Arm) -> None:
+        with deferred():
+            server = self._servers.pop(arm, None)
+            if server is not None:
+                server.stop()

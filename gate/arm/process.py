@@ -1,0 +1,213 @@
+"""4 A server process: a session of its own, an explicit environment, a log file, and proof that it is gone."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+
+from gate.arm.guard import Guard, members, signal_all
+from gate.errors import ArmError
+from gate.interrupt import deferred
+from gate.plan import ArmPlan
+
+POLL_S = 0.1
+STEPS: tuple[tuple[int, float], ...] = ((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+"""How a server is asked to go, and how long each request may take; SIGINT is what vLLM shuts its workers down on."""
+PORT_FREE_S = 5.0
+LAST_LINE_CHARS = 300
+
+GUARD = Guard()
+
+
+class ServerProcess:
+    """One started server. Made by `launch`; `stop` may be called any number of times."""
+
+    def __init__(self, plan: ArmPlan, popen: subprocess.Popen[bytes], log: Path) -> None:
+        self.plan = plan
+        self.log = log
+        self._popen = popen
+        self._start_id = f"{popen.pid}@{psutil.Process(popen.pid).create_time():.2f}"
+
+    @property
+    def url(self) -> str:
+        return self.plan.url
+
+    @property
+    def pid(self) -> int:
+        """Also the session's and the process group's id."""
+        return self._popen.pid
+
+    @property
+    def start_id(self) -> str:
+        return self._start_id
+
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    def last_line(self) -> str:
+        """Last non-empty line of the log: where a server that died usually says why."""
+        lines = [line for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip()[:LAST_LINE_CHARS] if lines else "it logged nothing"
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """
+        Raises:
+            ArmError: it died, or did not answer in time.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not answers(self.url):
+            if not self.alive():
+                raise ArmError(
+                    f"the {self.plan.arm} died at start with exit code {self._popen.returncode}: {self.last_line()}",
+                    hint=f"its log is {self.log}",
+                )
+            if time.monotonic() > deadline:
+                raise ArmError(
+                    f"the {self.plan.arm} was not ready after {timeout_s:g} s, last line: {self.last_line()}",
+                    expected=f"200 from {self.url}/health",
+                    hint=f"its log is {self.log}; protocol.ready_timeout_s in the recipe gives it longer",
+                )
+            time.sleep(POLL_S)
+
+    def stop(self) -> None:
+        """End the whole session and wait until nothing of it is left and the port is free.
+
+        A Ctrl-C while it waits goes straight to SIGKILL.
+
+        Raises:
+            ArmError: something survived SIGKILL, or the port stayed taken.
+        """
+        with deferred() as interrupted:
+            family = _descendants(self.pid)
+            for signum, patience_s in STEPS:
+                if interrupted() and signum != signal.SIGKILL:
+                    continue
+                signal_all(_left(self.pid, family), signum)
+                hurry = interrupted if signum != signal.SIGKILL else _never
+                if self._gone(family, patience_s, hurry):
+                    break
+            left = _left(self.pid, family)
+            if left:
+                raise ArmError(f"processes {left} of the {self.plan.arm} survived SIGKILL", hint="kill them by hand")
+            GUARD.release(self.pid)
+            host, port = address(self.url)
+            deadline = time.monotonic() + PORT_FREE_S
+            while not port_is_free(host, port):
+                if time.monotonic() > deadline:
+                    raise ArmError(f"port {port} is still taken after the {self.plan.arm} ended{holder(port)}")
+                time.sleep(POLL_S)
+
+    def _gone(self, family: dict[int, float], patience_s: float, hurry: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + patience_s
+        while time.monotonic() < deadline:
+            self._popen.poll()
+            if not _left(self.pid, family):
+                return True
+            if hurry():
+                return False
+            time.sleep(POLL_S / 2)
+        return False
+
+
+def launch(plan: ArmPlan, log: Path, ready_timeout_s: float) -> ServerProcess:
+    """Start and wait until ready; on any error or interrupt nothing is left running.
+
+    Raises:
+        ArmError: port taken, program missing, death, or never ready.
+    """
+    assert plan.argv is not None
+    host, port = address(plan.url)
+    if not port_is_free(host, port):
+        raise ArmError(
+            f"port {port} for the {plan.arm} is taken{holder(port)}",
+            expected="a free port",
+            hint="stop that process or choose another with --port",
+        )
+    server: ServerProcess | None = None
+    try:
+        with deferred(), log.open("ab") as output:
+            popen = subprocess.Popen(
+                plan.argv, env=plan.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+            GUARD.watch(popen.pid)
+            server = ServerProcess(plan, popen, log)
+        server.wait_ready(ready_timeout_s)
+    except OSError as error:
+        raise ArmError(f"cannot start the {plan.arm}: {plan.argv[0]}: {error.strerror}") from error
+    except BaseException:
+        if server is not None:
+            server.stop()
+        raise
+    return server
+
+
+def answers(url: str) -> bool:
+    """Whether the server is ready: 200 from /health, or, where there is no such route, from /v1/models."""
+    try:
+        health = httpx.get(f"{url}/health", timeout=2.0)
+        if health.status_code == 404:
+            return httpx.get(f"{url}/v1/models", timeout=2.0).status_code == 200
+    except httpx.HTTPError:
+        return False
+    return health.status_code == 200
+
+
+def address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or 80
+
+
+def port_is_free(host: str, port: int) -> bool:
+    """Whether a server could listen there now; connections in TIME_WAIT do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def holder(port: int) -> str:
+    """ " by pid 12 (name)" where the system tells, else nothing."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+            if listens and connection.pid:
+                return f" by pid {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except psutil.Error:
+        return ""
+    return ""
+
+
+def _never() -> bool:
+    return False
+
+
+def _descendants(pid: int) -> dict[int, float]:
+    """pid -> start time of everything below it, whatever session it moved to."""
+    try:
+        return {child.pid: child.create_time() for child in psutil.Process(pid).children(recursive=True)}
+    except psutil.Error:
+        return {}
+
+
+def _left(session: int, family: dict[int, float]) -> list[int]:
+    """What still lives of a session and of the descendants it had."""
+    alive = set(members(session))
+    for pid, started in family.items():
+        try:
+            process = psutil.Process(pid)
+            if process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
+                alive.add(pid)
+        except psutil.Error:
+            continue
+    return sorted(alive)

@@ -1,0 +1,66 @@
+"""4 A server that somebody else started: nothing is started or stopped; what it is comes over HTTP."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from gate.arm import Seat
+from gate.arm.process import answers
+from gate.errors import ArmError
+from gate.observe.server import start_time
+from gate.plan import ArmPlan
+
+FIRST_ANSWER_S = 10.0
+"""An attached server is said to be serving already; it does not get the whole start-up time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    plan: ArmPlan
+
+    @property
+    def url(self) -> str:
+        return self.plan.url
+
+    @property
+    def pid(self) -> int | None:
+        return None
+
+    @property
+    def start_id(self) -> str:
+        """Read anew each time: a restart between two legs shows. "attached" where the server reports no start time."""
+        started = start_time(self.url)
+        return "attached" if started is None else f"attached@{started:.3f}"
+
+    def alive(self) -> bool:
+        return answers(self.url)
+
+    def stop(self) -> None:
+        """Left as it was found."""
+
+
+def plan(url: str, seat: Seat) -> ArmPlan:
+    return ArmPlan(
+        arm=seat.arm,
+        kind="url",
+        argv=None,
+        env={},
+        url=url.rstrip("/").removesuffix("/v1"),
+        model=seat.checkpoint,
+        checkpoint=seat.checkpoint,
+        checkpoint_digest=None,
+    )
+
+
+def attach(plan: ArmPlan, ready_timeout_s: float) -> Attached:
+    """
+    Raises:
+        ArmError: nobody answers there.
+    """
+    deadline = time.monotonic() + min(ready_timeout_s, FIRST_ANSWER_S)
+    while not answers(plan.url):
+        if time.monotonic() > deadline:
+            raise ArmError(f"no answer from {plan.url}", expected="a ready server", hint="start it, then run again")
+        time.sleep(0.2)
+    return Attached(plan)

@@ -1,0 +1,41 @@
+"""Ctrl-C, SIGTERM and a closed terminal all become one KeyboardInterrupt, which waits while a step must not be cut."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+OTHERS = (signal.SIGTERM, signal.SIGHUP)
+
+
+def _as_sigint(_signum: int, _frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def install() -> None:
+    """SIGTERM and SIGHUP take the way of Ctrl-C; for the main thread of a command."""
+    for signum in OTHERS:
+        signal.signal(signum, _as_sigint)
+
+
+@contextmanager
+def deferred() -> Iterator[Callable[[], bool]]:
+    """Hold an interrupt back until the block ends; the yielded function tells whether one is waiting.
+
+    For the moments between starting a process and noting it, and for stopping one. Signals are not masked instead,
+    since a child would inherit the mask and ignore our SIGINT. Outside the main thread nothing arrives anyway.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    waiting: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda signum, _frame: waiting.append(signum))
+    try:
+        yield lambda: bool(waiting)
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting:
+            signal.raise_signal(signal.SIGINT)

@@ -1,0 +1,120 @@
+"""4 One leg: warm up, identify, load, identify again, write. Starting and stopping servers is arm/pair.py's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gate.arm import Server
+from gate.client import drive, openai
+from gate.errors import ArmError
+from gate.observe import server as ask
+from gate.observe.rows import Arm, Identity, LegRow
+from gate.observe.sampler import Sampler
+from gate.observe.store import Store
+from gate.plan import Plan, PlannedLeg, leg_prompts
+from gate.workload import Phase, leg_seed
+
+
+def run_leg(
+    plan: Plan,
+    leg: PlannedLeg,
+    server: Server,
+    *,
+    store: Store,
+    other_pids: tuple[int | None, ...] = (),
+    lock_held: Callable[[], bool],
+) -> LegRow:
+    """Measure one leg and put it on disk. What a server does wrong becomes failed requests.
+
+    other_pids: the other arm's server, whose CPU time is not foreign load.
+    Raises StorageError when the records cannot be written; an interrupted leg writes nothing.
+    """
+    held = lock_held()
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    start_id = server.start_id
+    timed = _spec(plan, leg, server, "timed")
+    warmup_error = _warm_up(plan, leg, server)
+    before, counted = _identify(server, leg.arm), ask.counters(server.url)
+    with Sampler(leg.leg_id, server.pid, other_pids) as sampler:
+        recording = drive.run_leg(timed) if warmup_error is None else _nothing_sent(timed, warmup_error)
+    rows = openai.to_rows(recording, timed, leg)
+    after, counted = _identify(server, leg.arm), ask.counters(server.url).since(counted)
+    row = LegRow(
+        leg_id=leg.leg_id,
+        order=leg.order,
+        arm=leg.arm,
+        concurrency=leg.concurrency,
+        repetition=leg.repetition,
+        started_at=started_at,
+        start_ns=recording.start_ns,
+        end_ns=recording.end_ns,
+        requests=len(rows),
+        failed=sum(row.error is not None for row in rows),
+        server_pid=server.pid,
+        server_start_id=start_id,
+        server_start_id_after=server.start_id,
+        identity_before=before.digest if before else ask.UNREACHABLE,
+        identity_after=after.digest if after else ask.UNREACHABLE,
+        lock_held=held and lock_held(),
+        client_cpu_s=recording.cpu_s,
+        client_events=recording.events,
+        client_loop_lag_p99_ms=recording.loop_lag_p99_ms,
+        host_load_foreign_cpu_s=sampler.foreign_cpu_s,
+        server_peak_rss_bytes=sampler.peak_rss_bytes,
+        gpu_peak_bytes=sampler.gpu_peak_bytes,
+        prefix_cache_hit_tokens=counted.prefix_cache_hit_tokens,
+        preemptions=counted.preemptions,
+    )
+    store.append_identities([one for one in (before, after) if one is not None])
+    store.append_leg(row, rows, sampler.rows)
+    return row
+
+
+def _spec(plan: Plan, leg: PlannedLeg, server: Server, phase: Phase) -> drive.LoadSpec:
+    """Warm-up is always a closed loop: it fills caches and graphs at the leg's concurrency, and is not timed."""
+    workload = plan.recipe.workload
+    paced = phase == "timed" and workload.rate_per_stream is not None
+    return drive.LoadSpec(
+        url=server.url,
+        model=_model(server.url, plan.arm(leg.arm).model),
+        prompts=leg_prompts(plan, leg, phase),
+        output_tokens=workload.output_tokens,
+        concurrency=leg.concurrency,
+        arrival=workload.arrival if paced else "closed",
+        rate=workload.rate_per_stream * leg.concurrency if paced and workload.rate_per_stream else None,
+        timeout_s=plan.recipe.protocol.request_timeout_s,
+        seed=leg_seed(plan.seed, leg.concurrency, leg.repetition, phase),
+    )
+
+
+def _warm_up(plan: Plan, leg: PlannedLeg, server: Server) -> str | None:
+    """Why not a single warm-up request was answered; None when there was an answer, or no warm-up was planned."""
+    if plan.recipe.workload.warmup_per_stream == 0:
+        return None
+    spec = _spec(plan, leg, server, "warmup")
+    errors = [row.error for row in openai.to_rows(drive.run_leg(spec), spec, leg)]
+    return errors[0] if all(errors) else None
+
+
+def _nothing_sent(spec: drive.LoadSpec, warmup_error: str) -> drive.LegRecording:
+    """The leg of an arm that answered no warm-up request: sending the rest would only wait for every timeout again."""
+    now = time.perf_counter_ns()
+    error = f"not sent, no warm-up request was answered: {warmup_error}"
+    responses = tuple(drive.RawResponse(prompt.index, None, now, None, (), None, error) for prompt in spec.prompts)
+    return drive.LegRecording(now, now, responses, 0.0, None, 0)
+
+
+def _model(url: str, planned: str) -> str:
+    try:
+        return ask.served_model(url, planned)
+    except ArmError:
+        return planned  # the requests will tell what is wrong with it
+
+
+def _identify(server: Server, arm: Arm) -> Identity | None:
+    try:
+        return ask.identify(server.url, arm)
+    except ArmError:
+        return None  # the leg says "unreachable", and its requests say why

@@ -1,0 +1,88 @@
+"""4 Samples host, server and GPU beside a leg, in a thread of its own, at a rate the client does not feel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import TracebackType
+
+import psutil
+
+from gate.observe import gpu, memory
+from gate.observe.rows import TelemetryRow
+
+PERIOD_S = 0.5
+"""Ten processes cost about 1 ms a sample: 0.2 % of a core."""
+
+
+class Sampler:
+    """`with Sampler(leg_id, pid) as s: …` then `s.rows`, `s.peak_rss_bytes`, `s.gpu_peak_bytes`, `s.foreign_cpu_s`."""
+
+    def __init__(self, leg_id: str, pid: int | None, others: tuple[int | None, ...] = ()) -> None:
+        self.leg_id = leg_id
+        self.pid = pid
+        self.others = others
+        """Processes that belong to the run as well: the other arm."""
+        self.rows: tuple[TelemetryRow, ...] = ()
+        self.peak_rss_bytes: int | None = None
+        self.gpu_peak_bytes: int | None = None
+        self.foreign_cpu_s: float | None = None
+        """CPU seconds that neither the gate nor an arm used; None for an attached server: it cannot be told apart."""
+        self._rows: list[TelemetryRow] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._busy, self._own = _busy_s(), self._own_s()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.pid is not None:
+            self.foreign_cpu_s = max(0.0, (_busy_s() - self._busy) - (self._own_s() - self._own))
+        self.rows = tuple(self._rows)
+
+    def _run(self) -> None:
+        with gpu.session():
+            while not self._stop.is_set():
+                self._sample()
+                self._stop.wait(PERIOD_S)
+            self._sample()
+
+    def _sample(self) -> None:
+        processes = memory.tree(self.pid)
+        rss = memory.rss_bytes(processes)
+        on_gpu = gpu.process_bytes(frozenset(process.pid for process in processes))
+        self.peak_rss_bytes = _larger(self.peak_rss_bytes, rss)
+        self.gpu_peak_bytes = _larger(self.gpu_peak_bytes, on_gpu)
+        now = time.perf_counter_ns()
+        host: dict[str, float | None] = {
+            "host_available_bytes": memory.available_bytes(),
+            "host_load_1min": psutil.getloadavg()[0],
+        }
+        server: dict[str, float | None] = {"server_rss_bytes": rss, "server_gpu_bytes": on_gpu}
+        for source, values in (("psutil", host | server), ("nvml", gpu.sample())):
+            self._rows += [
+                TelemetryRow(leg_id=self.leg_id, t_ns=now, source=source, name=name, value=value)
+                for name, value in values.items()
+            ]
+
+    def _own_s(self) -> float:
+        """CPU seconds of the gate and of both arms with everything below them."""
+        trees = [memory.tree(pid) for pid in {self.pid, *self.others}]
+        distinct = {p.pid: p for processes in (*trees, (psutil.Process(),)) for p in processes}
+        return memory.cpu_s(tuple(distinct.values()))
+
+
+def _busy_s() -> float:
+    """CPU seconds the whole machine was not idle, since boot."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq)
+
+
+def _larger(a: int | None, b: int | None) -> int | None:
+    return max((x for x in (a, b) if x is not None), default=None)

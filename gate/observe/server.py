@@ -1,0 +1,153 @@
+"""4 What a running server says of itself over HTTP: /version, /v1/models, /metrics. Never what we think we started."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+from gate.errors import ArmError
+from gate.observe.rows import Arm, Identity
+
+TIMEOUT_S = 10.0
+PREFIXES = ("vllm:", "engine:")
+"""vLLM's metric names, and ours, which are the same behind another prefix."""
+VOLATILE = frozenset({"num_gpu_blocks", "num_cpu_blocks", "model_created"})
+"""Read and recorded, but left out of the digest: they differ from start to start of one and the same server."""
+UNREACHABLE = "unreachable"
+"""Stands where an identity's digest would, when the server did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the server's start; None where it does not count."""
+
+    prefix_cache_hit_tokens: int | None = None
+    preemptions: int | None = None
+
+    def since(self, before: Counters) -> Counters:
+        return Counters(
+            _difference(self.prefix_cache_hit_tokens, before.prefix_cache_hit_tokens),
+            _difference(self.preemptions, before.preemptions),
+        )
+
+
+def identify(url: str, arm: Arm) -> Identity:
+    """Raises ArmError when the server does not answer /v1/models, the one route every server has."""
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+        models = _json(client, "/v1/models")
+        served = models.get("data") if models else None
+        if not isinstance(served, list) or not served or not isinstance(served[0], dict):
+            raise ArmError(f"{url}/v1/models of the {arm} names no model", expected="an OpenAI-compatible server")
+        version = _json(client, "/version") or {}
+        labels = _labels(_text(client, "/metrics"), "cache_config_info")
+    reported = version.get("config")
+    config = reported if isinstance(reported, dict) else {}
+    facts: dict[str, Any] = {**labels, **config}
+    extra = {f"config.{key}": _as_text(value) for key, value in sorted(facts.items())}
+    extra |= {key: _as_text(version[key]) for key in ("engine", "manifest") if key in version}
+    fields: dict[str, Any] = {
+        "arm": arm,
+        "version": _optional(version.get("version")),
+        "model": _optional(served[0].get("id")),
+        "max_model_len": _integer(served[0].get("max_model_len", facts.get("max_model_len"))),
+        "prefix_caching": _flag(facts.get("enable_prefix_caching")),
+        "kv_cache_dtype": _optional(facts.get("kv_cache_dtype", facts.get("cache_dtype"))),
+        "extra": extra,
+    }
+    stable = fields | {"extra": {k: v for k, v in extra.items() if k.removeprefix("config.") not in VOLATILE}}
+    digest = hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:16]
+    return Identity(**fields, digest=digest)
+
+
+def served_model(url: str, planned: str) -> str:
+    """The name to send: the planned one where the server knows it, else the only one it serves.
+
+    Raises ArmError when it serves several and none is the planned one.
+    """
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+        models = _json(client, "/v1/models") or {}
+    names = [str(entry.get("id")) for entry in models.get("data", []) if isinstance(entry, dict)]
+    if planned in names:
+        return planned
+    if len(names) == 1:
+        return names[0]
+    raise ArmError(f"{url} serves {', '.join(names) or 'no model'}", expected=f"{planned}, or exactly one model")
+
+
+def counters(url: str) -> Counters:
+    """Totals from /metrics; all None where there is no such route or the server is gone."""
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+        text = _text(client, "/metrics")
+    return Counters(_total(text, "prefix_cache_hits"), _total(text, "num_preemptions"))
+
+
+def start_time(url: str) -> float | None:
+    """Unix time at which the server's process started, where /metrics tells."""
+    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+        samples = _samples(_text(client, "/metrics"), "process_start_time_seconds", ("",))
+    return samples[0][1] if samples else None
+
+
+def _text(client: httpx.Client, path: str) -> str | None:
+    try:
+        response = client.get(path)
+    except httpx.HTTPError:
+        return None
+    return response.text if response.status_code == 200 else None
+
+
+def _json(client: httpx.Client, path: str) -> dict[str, Any] | None:
+    text = _text(client, path)
+    try:
+        value = json.loads(text) if text is not None else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _samples(text: str | None, name: str, prefixes: tuple[str, ...] = PREFIXES) -> list[tuple[dict[str, str], float]]:
+    """(labels, value) of a metric, with or without Prometheus' "_total"."""
+    wanted = {prefix + name + end for prefix in prefixes for end in ("", "_total")}
+    try:
+        families = list(text_string_to_metric_families(text or ""))
+    except ValueError:  # not Prometheus text: the same as no metrics
+        return []
+    return [(s.labels, float(s.value)) for family in families for s in family.samples if s.name in wanted]
+
+
+def _labels(text: str | None, name: str) -> dict[str, str]:
+    samples = _samples(text, name)
+    return dict(samples[0][0]) if samples else {}
+
+
+def _total(text: str | None, name: str) -> int | None:
+    samples = _samples(text, name)
+    return int(sum(value for _, value in samples)) if samples else None
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+
+
+def _optional(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _integer(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _flag(value: Any) -> bool | None:
+    return {"true": True, "false": False}.get(str(value).lower())

@@ -1,0 +1,210 @@
+"""4 One run's folder: written leg by leg, each file whole or absent, the terminal marker last; and read again.
+
+plan.json run.json                what was going to happen; where, when, on what
+legs/<leg_id>/*.parquet           raw records of one leg, there as soon as the leg ended
+logs/<arm>.log                    what the servers said
+requests, legs, telemetry, margins .parquet      merged when the run ends
+identities.json cells.parquet report.*           derived again by `gate report`
+complete.json                     last: an interrupted run can never look complete
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from gate.errors import StorageError
+from gate.observe import parquet
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, Row, TelemetryRow
+from gate.observe.rundata import RunData
+from gate.plan import Plan, plan_hash
+from gate.report.model import ClientCost
+
+PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
+TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
+M = TypeVar("M", bound=BaseModel)
+IDENTITY_LIST = TypeAdapter(tuple[Identity, ...])
+
+
+class RunFile(BaseModel):
+    """run.json: everything about a run that is neither planned nor a row."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = 1
+    run_id: str
+    host: str
+    started_at: str
+    machine: dict[str, str] = {}
+    client: ClientCost | None = None
+    preflight: tuple[Finding, ...] = ()
+
+
+class Store:
+    """Writes one run's folder.
+
+    Raises:
+        StorageError: from every method, when the file system refuses; one line.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def create(self, plan: Plan, run: RunFile) -> None:
+        """Make the folder; an existing one is never reused."""
+        try:
+            self.folder.mkdir(parents=True)
+            self.logs.mkdir()
+            (self.folder / "legs").mkdir()
+        except OSError as error:
+            raise _refused(self.folder, error) from error
+        self.write_text(PLAN, plan.model_dump_json(indent=2) + "\n")
+        self.write_run(run)
+
+    def write_run(self, run: RunFile) -> None:
+        self.write_text(RUN, run.model_dump_json(indent=2) + "\n")
+
+    def append_leg(self, leg: LegRow, requests: Sequence[RequestRow], telemetry: Sequence[TelemetryRow]) -> None:
+        """The leg's own row goes last: a leg without it was cut off and does not count."""
+        folder = self.folder / "legs" / leg.leg_id
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise _refused(folder, error) from error
+        for name, rows in (("requests", requests), ("telemetry", telemetry), ("legs", (leg,))):
+            self._write(f"legs/{leg.leg_id}/{name}.parquet", parquet.to_bytes(TABLES[name], list(rows)))
+
+    def append_identities(self, seen: Sequence[Identity]) -> None:
+        """Keeps one of each digest and arm, in the order first seen."""
+        known = {(one.arm, one.digest): one for one in (*_identities(self.folder), *seen)}
+        self.write_text(IDENTITIES, IDENTITY_LIST.dump_json(tuple(known.values()), indent=2).decode() + "\n")
+
+    def write_margins(self, margins: Sequence[MarginRow]) -> None:
+        self.write_rows("margins", MarginRow, margins)
+
+    def write_rows(self, name: str, model: type[Row], rows: Sequence[Row]) -> None:
+        self._write(f"{name}.parquet", parquet.to_bytes(model, list(rows)))
+
+    def merge(self, run: RunData) -> None:
+        """One file a table, beside the legs' own, which stay the ones that are read."""
+        self.write_rows("legs", LegRow, run.legs)
+        self.write_rows("requests", RequestRow, run.requests)
+        self.write_rows("telemetry", TelemetryRow, run.telemetry)
+
+    def write_text(self, name: str, text: str) -> None:
+        self._write(name, text.encode())
+
+    def complete(self, finished_at: str, verdict: str, exit_code: int) -> None:
+        """The terminal marker: written when everything else is on disk."""
+        marker = {"finished_at": finished_at, "verdict": verdict, "exit_code": exit_code}
+        self.write_text(COMPLETE, json.dumps(marker) + "\n")
+
+    def _write(self, name: str, data: bytes) -> None:
+        """Whole or not at all: a file beside it, flushed to the disk, then renamed over it."""
+        path = self.folder / name
+        partial = path.with_name(f".{path.name}.partial")
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except OSError as error:
+            raise _refused(path, error) from error
+
+
+def is_complete(folder: Path) -> bool:
+    return (folder / COMPLETE).is_file()
+
+
+def read_run(folder: Path) -> RunData:
+    """Everything a run left behind, from its raw files; legs without their own row are left out.
+
+    Raises:
+        StorageError: not a run's folder, a corrupt file, or one of another version; one line.
+    """
+    if not (folder / PLAN).is_file():
+        raise StorageError(f"{folder} is not a run", expected=f"a folder with {PLAN}", hint="gate list shows the runs")
+    plan = _model(Plan, folder / PLAN)
+    if plan_hash(plan) != plan.plan_id:
+        raise StorageError(
+            f"{folder / PLAN} does not hash to its own plan_id", hint="it was edited, or written by another version"
+        )
+    run = _model(RunFile, folder / RUN)
+    measured = [leg.leg_id for leg in plan.legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
+
+    def rows(name: str) -> tuple[Any, ...]:
+        files = (folder / "legs" / leg_id / f"{name}.parquet" for leg_id in measured)
+        return tuple(row for file in files for row in parquet.read(TABLES[name], file))
+
+    margins = folder / "margins.parquet"
+    return RunData(
+        plan=plan,
+        run_id=run.run_id,
+        host=run.host,
+        started_at=run.started_at,
+        finished_at=_json(folder / COMPLETE).get("finished_at") if is_complete(folder) else None,
+        legs=rows("legs"),
+        requests=rows("requests"),
+        telemetry=rows("telemetry"),
+        identities=_identities(folder),
+        margins=parquet.read(MarginRow, margins) if margins.is_file() else (),
+        client=run.client,
+        machine=run.machine,
+        preflight=run.preflight,
+    )
+
+
+def read_run_file(folder: Path) -> RunFile:
+    return _model(RunFile, folder / RUN)
+
+
+def _identities(folder: Path) -> tuple[Identity, ...]:
+    path = folder / IDENTITIES
+    if not path.is_file():
+        return ()
+    try:
+        return IDENTITY_LIST.validate_json(path.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _model(model: type[M], path: Path) -> M:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except (ValidationError, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, OSError) as error:
+        raise _unreadable(path, error) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _refused(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"cannot write {path}: {error.strerror or error}",
+        hint="free space or choose another folder with --out; what was measured before stays",
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> StorageError:
+    if isinstance(error, ValidationError):
+        wrong = error.errors()[0]
+        where = ".".join(str(part) for part in wrong["loc"])
+        reason = f"{where}: {wrong['msg']}" if where else wrong["msg"]
+    else:
+        reason = str(error)
+    return StorageError(f"{path} cannot be read: {reason}", hint="it is damaged, or was written by another version")

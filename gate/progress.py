@@ -1,0 +1,81 @@
+"""What a user sees while a run goes: a bar with ETA on a terminal, one plain line an event anywhere else."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from gate.units import duration
+
+
+class Ui:
+    """Events go to standard error, so that standard output is the table and nothing else."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, soft_wrap=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._begun = 0.0
+        self._done = self._of = self._before = 0
+
+    def say(self, text: str) -> None:
+        (self._bar.console if self._bar else self.console).print(text, markup=False)
+
+    def legs(self, done: int, of: int) -> Self:
+        """`with ui.legs(done, of):` around the measurement."""
+        self._done = self._before = done
+        self._of, self._begun = of, time.monotonic()
+        if self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self._bar.add_task("legs", total=of, completed=done)
+        return self
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def leg(self, text: str) -> None:
+        """A leg begins."""
+        if self._bar:
+            self._bar.update(self._task, description=text)
+        else:
+            self.say(text)
+
+    def leg_done(self, took_s: float) -> None:
+        """A leg ended; without a bar every line says what is left."""
+        self._done += 1
+        if self._bar:
+            self._bar.advance(self._task)
+            return
+        mean_s = (time.monotonic() - self._begun) / (self._done - self._before)
+        left_s = mean_s * (self._of - self._done)
+        self.say(f"  took {duration(took_s)}, {duration(left_s)} left" if left_s else f"  took {duration(took_s)}")

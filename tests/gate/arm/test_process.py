@@ -1,0 +1,169 @@
+"""A server process: ready, dead, never ready, stubborn, with children; and nothing left of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gate.arm import guard, process
+from gate.errors import ArmError
+from gate.plan import ArmPlan
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def plan_of(*argv: str, port: int | None = None, env: dict[str, str] | None = None) -> ArmPlan:
+    port = port or free_port()
+    return ArmPlan(
+        arm="candidate",
+        kind="command",
+        argv=tuple(word.replace("{port}", str(port)) for word in argv),
+        env={"PATH": os.environ["PATH"]} if env is None else env,
+        url=f"http://127.0.0.1:{port}",
+        model="fake",
+        checkpoint="/none",
+        checkpoint_digest=None,
+    )
+
+
+def fake(*options: str) -> ArmPlan:
+    return plan_of(sys.executable, "-m", "gate.arm.fake", "--port", "{port}", *options)
+
+
+def script(code: str) -> ArmPlan:
+    return plan_of(sys.executable, "-c", code)
+
+
+def wait_until_gone(pid: int) -> bool:
+    deadline = time.monotonic() + 15
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_starts_answers_and_leaves_nothing(tmp_path: Path) -> None:
+    server = process.launch(fake("--preset", "instant"), tmp_path / "log", 20)
+    host, port = process.address(server.url)
+    assert server.alive()
+    assert not process.port_is_free(host, port)
+    server.stop()
+    assert not server.alive()
+    assert process.port_is_free(host, port)
+    assert guard.members(server.pid) == []
+    server.stop()
+
+
+def test_server_gets_the_planned_environment_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    log = tmp_path / "log"
+    code = "import os, sys; print(sorted(os.environ)); sys.exit(3)"
+    with pytest.raises(ArmError):
+        process.launch(plan_of(sys.executable, "-c", code, env={"ONLY": "this", "LC_ALL": "C.UTF-8"}), log, 20)
+    assert log.read_text().strip() == "['LC_ALL', 'ONLY']"
+
+
+def test_death_at_start_shows_the_last_log_line(tmp_path: Path) -> None:
+    with pytest.raises(ArmError, match=r"candidate died at start with exit code 3: out of luck; its log is .*log$"):
+        process.launch(script("print('first'); print('out of luck'); print(); exit(3)"), tmp_path / "log", 20)
+
+
+def test_never_ready_times_out_and_is_stopped(tmp_path: Path) -> None:
+    plan = fake("--preset", "never-healthy")
+    with pytest.raises(ArmError, match=r"not ready after 1 s.*expected 200 from http.*ready_timeout_s"):
+        process.launch(plan, tmp_path / "log", 1)
+    assert process.port_is_free(*process.address(plan.url))
+
+
+def test_taken_port_names_its_holder(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        plan = plan_of("true", port=taken.getsockname()[1])
+        with pytest.raises(ArmError, match=rf"is taken by pid {os.getpid()} .*expected a free port; .*--port"):
+            process.launch(plan, tmp_path / "log", 1)
+
+
+def test_missing_program_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ArmError, match="cannot start the candidate: no-such-program: No such file"):
+        process.launch(plan_of("no-such-program"), tmp_path / "log", 1)
+
+
+STUBBORN = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def started_stubborn(tmp_path: Path) -> tuple[process.ServerProcess, int]:
+    """A process that ignores polite signals, and its child in a session of its own."""
+    log = tmp_path / "log"
+    plan = script(STUBBORN)
+    with log.open("ab") as output:
+        popen = subprocess.Popen(plan.argv or (), stdout=output, start_new_session=True)
+    server = process.ServerProcess(plan, popen, log)
+    deadline = time.monotonic() + 20
+    while not log.read_text().strip() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return server, int(log.read_text())
+
+
+def test_stubborn_server_and_its_escaped_child_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = ((signal.SIGINT, 0.3), (signal.SIGTERM, 0.3), (signal.SIGKILL, 10.0))
+    monkeypatch.setattr(process, "STEPS", steps)
+    server, child = started_stubborn(tmp_path)
+    server.stop()
+    assert not server.alive()
+    assert wait_until_gone(child)
+
+
+def test_ctrl_c_while_stopping_goes_straight_to_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "STEPS", ((signal.SIGINT, 1e6), (signal.SIGTERM, 1e6), (signal.SIGKILL, 10.0)))
+    server, child = started_stubborn(tmp_path)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    before = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            server.stop()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not server.alive()
+    assert wait_until_gone(child)
+
+
+def test_killed_gate_leaves_no_server(tmp_path: Path) -> None:
+    """kill -9 of the process that started it: the watcher ends the server's session."""
+    code = f"""
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_process
+from gate.arm import process
+server = process.launch(test_process.fake("--preset", "instant"), Path({str(tmp_path / "log")!r}), 20)
+print(server.pid, flush=True)
+time.sleep(600)
+"""
+    gate = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert gate.stdout is not None
+    pid = int(gate.stdout.readline())
+    assert psutil.pid_exists(pid)
+    gate.kill()
+    gate.wait()
+    gate.stdout.close()
+    assert wait_until_gone(pid)

@@ -1,0 +1,67 @@
+"""Memory, machine and the sampler beside a leg: what cannot be read is None, never 0."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gate.observe import gpu, machine, memory
+from gate.observe.sampler import Sampler
+
+
+def test_tree_counts_children_and_a_dead_process_is_unknown() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        pids = {process.pid for process in memory.tree(os.getpid())}
+        assert {os.getpid(), child.pid} <= pids
+        own = memory.rss_bytes(memory.tree(os.getpid()))
+        alone = memory.rss_bytes(memory.tree(child.pid))
+        assert own is not None
+        assert alone is not None
+        assert own > alone > 2**20
+        pss = memory.pss_bytes(memory.tree(os.getpid()))
+        assert pss is not None
+        assert pss <= own
+    finally:
+        child.kill()
+        child.wait()
+    assert memory.tree(child.pid) == ()
+    assert memory.rss_bytes(()) is None
+    assert memory.pss_bytes(()) is None
+    assert memory.tree(None) == ()
+
+
+def test_sampler_leaves_rows_peaks_and_foreign_load() -> None:
+    with Sampler("leg", os.getpid()) as sampler:
+        pass
+    names = {row.name for row in sampler.rows}
+    assert {"server_rss_bytes", "host_available_bytes"} <= names
+    assert {row.leg_id for row in sampler.rows} == {"leg"}
+    assert sampler.peak_rss_bytes is not None
+    assert sampler.foreign_cpu_s is not None
+
+
+def test_attached_server_has_no_memory_and_no_foreign_load() -> None:
+    with Sampler("leg", None) as sampler:
+        pass
+    assert (sampler.peak_rss_bytes, sampler.gpu_peak_bytes, sampler.foreign_cpu_s) == (None, None, None)
+    assert [row.value for row in sampler.rows if row.name == "server_rss_bytes"] == [None] * 2
+
+
+def test_machine_names_its_context_and_host_is_a_folder_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = machine.machine()
+    assert {"cpu", "cores", "memory", "kernel", "boot_id", "python"} <= facts.keys()
+    assert all(facts.values())
+    monkeypatch.setenv("GATE_HOST", "../box one")
+    assert machine.host() == "box-one"
+
+
+def test_machine_without_gpu_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise gpu.pynvml.NVMLError(gpu.pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(gpu.pynvml, "nvmlInit", missing)
+    assert (gpu.gpus(), gpu.driver(), gpu.sample(), gpu.process_bytes(frozenset({1}))) == ((), None, {}, None)

@@ -1,0 +1,66 @@
+"""Identity and counters as a server reports them, and what happens when it reports nonsense."""
+
+from __future__ import annotations
+
+import pytest
+
+from gate.arm.fake import FakeServer
+from gate.arm.fake_script import Script, preset
+from gate.errors import ArmError
+from gate.observe import server
+
+
+@pytest.mark.parametrize("flavour", ["good", "engine"])
+def test_identity_is_read_back(flavour: str) -> None:
+    script = preset(flavour, model="m", max_model_len=256, kv_cache_dtype="bfloat16")
+    with FakeServer(script) as fake:
+        one, two = server.identify(fake.url, "candidate"), server.identify(fake.url, "candidate")
+    assert (one.model, one.max_model_len, one.prefix_caching, one.kv_cache_dtype) == ("m", 256, False, "bfloat16")
+    assert one.version == script.version
+    assert one == two
+
+
+def test_any_changed_setting_changes_the_digest() -> None:
+    scripts = [
+        Script(),
+        Script(version="0.25.1"),
+        Script(max_model_len=9),
+        Script(prefix_caching=True),
+        Script(model="x"),
+    ]
+    digests = set()
+    for script in scripts:
+        with FakeServer(script) as fake:
+            digests.add(server.identify(fake.url, "oracle").digest)
+    assert len(digests) == len(scripts)
+
+
+def test_absent_server_is_an_arm_error() -> None:
+    with pytest.raises(ArmError, match="of the oracle names no model"):
+        server.identify("http://127.0.0.1:9", "oracle")
+    assert server.counters("http://127.0.0.1:9") == server.Counters(None, None)
+    assert server.start_time("http://127.0.0.1:9") is None
+
+
+def test_served_model_prefers_the_planned_name_and_takes_an_only_one() -> None:
+    with FakeServer(preset("good", model="only")) as fake:
+        assert server.served_model(fake.url, "only") == "only"
+        assert server.served_model(fake.url, "/models/x") == "only"
+    with pytest.raises(ArmError, match="serves no model"):
+        server.served_model("http://127.0.0.1:9", "x")
+
+
+def test_counters_are_differences_and_unknown_stays_unknown() -> None:
+    after, before = server.Counters(10, None), server.Counters(4, 2)
+    assert after.since(before) == server.Counters(6, None)
+
+
+@pytest.mark.parametrize("text", [None, "", "not prometheus {", "vllm:other 1"])
+def test_nonsense_metrics_count_as_not_counted(text: str | None) -> None:
+    assert server._total(text, "num_preemptions") is None
+
+
+def test_totals_with_and_without_suffix_and_labels() -> None:
+    text = 'engine:num_preemptions_total{engine="0"} 2.0\nengine:num_preemptions_total{engine="1"} 3.0\n'
+    assert server._total(text, "num_preemptions") == 5
+    assert server._total("# TYPE vllm:num_preemptions counter\nvllm:num_preemptions_total 4\n", "num_preemptions") == 4

@@ -1,0 +1,150 @@
+"""The plan: order without favour, prompts without repeats, an id that changes with anything in it."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gate import recipe as recipes
+from gate.observe.rows import Arm
+from gate.plan import ArmPlan, Plan, Vocabulary, leg_order, leg_prompts, make_plan, plan_hash
+
+LEVELS = st.lists(st.integers(1, 64), min_size=1, max_size=5, unique=True).map(tuple)
+COIN = st.sampled_from(["candidate", "oracle"])
+RESIDENCY = st.sampled_from(["both", "alternate"])
+
+
+def letters(levels: tuple[int, ...], repetitions: int, level: int) -> str:
+    order = leg_order(levels, repetitions, "candidate", "both")
+    return "".join("A" if arm == "candidate" else "B" for arm, concurrency, _ in order if concurrency == level)
+
+
+@pytest.mark.parametrize(
+    ("repetitions", "expected"), [(1, "AB"), (2, "ABBA"), (3, "ABBAAB"), (4, "ABBAABBA"), (5, "ABBAABBAAB")]
+)
+def test_blocks_are_palindromic(repetitions: int, expected: str) -> None:
+    for level in (1, 2, 4):
+        assert letters((1, 2, 4), repetitions, level) == expected
+
+
+def test_levels_rotate_between_repetitions() -> None:
+    order = leg_order((1, 2, 4), 3, "candidate", "both")
+    firsts = [[c for arm, c, r in order if r == repetition and arm == "oracle"] for repetition in range(3)]
+    assert firsts == [[1, 2, 4], [2, 4, 1], [4, 1, 2]]
+
+
+def test_one_at_a_time_changes_arms_once_per_block() -> None:
+    order = leg_order((1, 2, 4), 3, "oracle", "alternate")
+    blocks = ["".join(arm[0] for arm, _, _ in group) for _, group in itertools.groupby(order, key=lambda leg: leg[0])]
+    assert blocks == ["ooo", "cccccc", "oooooo", "ccc"]
+
+
+@given(LEVELS, st.integers(1, 8), COIN, RESIDENCY)
+@settings(max_examples=60)
+def test_every_arm_once_per_level_and_repetition(
+    levels: tuple[int, ...], repetitions: int, coin: Arm, residency: Literal["both", "alternate"]
+) -> None:
+    order = leg_order(levels, repetitions, coin, residency)
+    assert sorted(order) == sorted(itertools.product(("candidate", "oracle"), levels, range(repetitions)))
+    assert order[0][0] == coin
+
+
+@given(LEVELS, st.integers(1, 4).map(lambda half: 2 * half), COIN)
+@settings(max_examples=60)
+def test_linear_drift_cancels_with_even_repetitions(levels: tuple[int, ...], repetitions: int, coin: Arm) -> None:
+    order = leg_order(levels, repetitions, coin, "both")
+    for level in levels:
+        positions: dict[str, list[int]] = {"candidate": [], "oracle": []}
+        for position, (arm, concurrency, _) in enumerate(order):
+            if concurrency == level:
+                positions[arm].append(position)
+        assert sum(positions["candidate"]) == sum(positions["oracle"])
+
+
+@given(LEVELS, st.integers(1, 7), COIN)
+@settings(max_examples=60)
+def test_linear_drift_never_exceeds_one_leg(levels: tuple[int, ...], repetitions: int, coin: Arm) -> None:
+    order = leg_order(levels, repetitions, coin, "both")
+    for level in levels:
+        signed = [p if arm == "candidate" else -p for p, (arm, c, _) in enumerate(order) if c == level]
+        assert abs(sum(signed)) <= 1
+
+
+def arm_plan(arm: Arm, **changes: Any) -> ArmPlan:
+    fields: dict[str, Any] = {
+        "arm": arm,
+        "kind": "command",
+        "argv": ("server", "--port", "1"),
+        "env": {"PATH": "/bin"},
+        "url": "http://127.0.0.1:1",
+        "model": "m",
+        "checkpoint": "/m",
+        "checkpoint_digest": "d" * 64,
+    }
+    return ArmPlan(**(fields | changes))
+
+
+def small_plan(coin: Arm = "candidate", seed: int = 0, **candidate: Any) -> Plan:
+    recipe = recipes.parse(
+        {
+            "schema_version": 1,
+            "name": "small",
+            "checkpoint": {"path": "m"},
+            "workload": {"prompt_tokens": 12, "output_tokens": 4},
+            "protocol": {"concurrency": [1, 2], "repetitions": 3},
+        },
+        "test",
+    )
+    return make_plan(
+        recipe,
+        coin=coin,
+        seed=seed,
+        candidate=arm_plan("candidate", **candidate),
+        oracle=arm_plan("oracle"),
+        vocabulary=Vocabulary(size=500, reserved=(0, 7)),
+    )
+
+
+def test_id_is_reproducible_and_changes_with_anything() -> None:
+    plan = small_plan()
+    assert plan.plan_id == small_plan().plan_id == plan_hash(plan)
+    others = [
+        small_plan(coin="oracle"),
+        small_plan(seed=1),
+        small_plan(env={"PATH": "/usr/bin"}),
+        small_plan(argv=("server", "--port", "2")),
+        small_plan(checkpoint_digest="e" * 64),
+    ]
+    assert len({plan.plan_id, *(other.plan_id for other in others)}) == 6
+
+
+def test_id_survives_the_file() -> None:
+    plan = small_plan()
+    again = Plan.model_validate_json(plan.model_dump_json())
+    assert (again, plan_hash(again)) == (plan, plan.plan_id)
+
+
+def test_both_arms_get_the_same_prompts_and_no_prompt_comes_twice() -> None:
+    plan = small_plan()
+    seen: set[str] = set()
+    for concurrency, repetition in itertools.product((1, 2), range(3)):
+        pair = [leg for leg in plan.legs if (leg.concurrency, leg.repetition) == (concurrency, repetition)]
+        assert {leg.arm for leg in pair} == {"candidate", "oracle"}
+        assert len({(leg.prompts_sha256, leg.warmup_sha256) for leg in pair}) == 1
+        prompts = [*leg_prompts(plan, pair[0], "timed"), *leg_prompts(plan, pair[0], "warmup")]
+        assert len(prompts) == concurrency * 3
+        assert not {0, 7} & {token for prompt in prompts for token in prompt.token_ids}
+        assert not seen & {prompt.sha256 for prompt in prompts}
+        seen |= {prompt.sha256 for prompt in prompts}
+
+
+def test_leg_ids_say_what_they_are() -> None:
+    assert [leg.leg_id for leg in small_plan().legs[:3]] == [
+        "000-candidate-c1-r0",
+        "001-oracle-c1-r0",
+        "002-candidate-c2-r0",
+    ]
