@@ -21,18 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
+from synthetic_tokenizer import tokenizer, tokenizer_config
 from synthetic_weights import DTYPES, SHAPES, Entry, Module, Recipe, key_of, modules, tensors
 
 WORDS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
-SPECIAL = ["<unk>", "<pad>", "<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|image_pad|>", "<|video_pad|>",
-           "<|vision_start|>", "<|vision_end|>", "<think>", "</think>"]  # fmt: skip
-ROLES = ["system", "user", "assistant", "tool"]
-CHAT_TEMPLATE = (
-    "{%- for m in messages %}<|im_start|> {{ m.role }} {{ m.content }} <|im_end|> {% endfor %}"
-    "{%- if add_generation_prompt %}<|im_start|> assistant "
-    "{% if enable_thinking is defined and enable_thinking is false %}<think> </think> {% else %}<think> {% endif %}"
-    "{% endif %}"
-)
 PRODUCER = {"name": "modelopt", "version": "0.45"}
 
 # --- 1 side files ----------------------------------------------------------------------------------------------------
@@ -158,24 +150,6 @@ def compressed_config(r: Recipe, parts: Iterable[Module]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tokenizer(vocab: int) -> dict[str, Any]:
-    """Word level over the whole vocabulary: the specials, four role names, then w<id>, separated by white space."""
-    names = SPECIAL + ROLES
-    names += [f"w{i}" for i in range(len(names), vocab)]
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": i, "content": c, **flags, "special": "think" not in c} for i, c in enumerate(SPECIAL)],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {"type": "WordLevel", "vocab": {name: i for i, name in enumerate(names)}, "unk_token": "<unk>"},
-    }
-
-
 def side_files(r: Recipe) -> dict[str, Any]:
     """File name -> JSON content."""
     moe = bool(r.shape.experts)
@@ -212,14 +186,7 @@ def side_files(r: Recipe) -> dict[str, Any]:
         "processor_class": "Qwen3VLProcessor",
     }
     files["tokenizer.json"] = tokenizer(r.shape.vocab)
-    files["tokenizer_config.json"] = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "eos_token": "<|im_end|>",
-        "pad_token": "<pad>",
-        "unk_token": "<unk>",
-        "model_max_length": 262144,
-        "chat_template": CHAT_TEMPLATE,
-    }
+    files["tokenizer_config.json"] = tokenizer_config()
     return files
 
 
