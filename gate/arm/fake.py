@@ -1,0 +1,340 @@
+"""4 A scripted OpenAI-compatible server, exact to the byte: what the gate is tested with, by users too.
+
+    with FakeServer(preset("drop")) as server: run_leg(LoadSpec(url=server.url, ...))
+    python -m gate.arm.fake --port 8123 --preset drop
+
+An asyncio protocol of its own, since no framework lets a test cut a write in the middle of a character.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from gate.arm.fake_answer import Query, Step, stream_steps, whole
+from gate.arm.fake_script import PRESETS, Script, load, preset
+from gate.errors import GateError
+
+
+class FakeServer:
+    """Serves on 127.0.0.1 in a thread of its own while the context is open."""
+
+    def __init__(self, script: Script | None = None, port: int = 0) -> None:
+        self.script = script or Script()
+        self.port = port
+        self.requests: list[dict[str, Any]] = []
+        """Bodies of the completion requests, in order of arrival."""
+        self.running = 0
+        self.peak_running = 0
+        self.disconnects = 0
+        """Streams that the client left before their end."""
+        self.generated = self.prompted = self.hits = 0
+        self.started_at = time.time()
+        self.born = time.monotonic()
+        self.may_exit = False
+        """Only a process of its own ends for `exit_after_requests`; in a test the server just closes."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.serve()), name="fake-server", daemon=True)
+        self.transports: set[asyncio.Transport] = set()
+        self.failure: BaseException | None = None
+        """A fault of the fake itself, raised when the context is left."""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._ready.wait()
+        if self.failure is not None:
+            raise self.failure
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def stop(self) -> None:
+        if self._loop is not None and self._stop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    async def serve(self) -> None:
+        """Until stop()."""
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            server = await self._loop.create_server(lambda: _Connection(self, tasks), "127.0.0.1", self.port)
+        except OSError as error:
+            self.failure = error
+            self._ready.set()
+            return
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for transport in list(self.transports):
+            transport.abort()
+        for task in list(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def admit(self, body: dict[str, Any]) -> bool:
+        """Count a completion request; whether the script's fault is for it."""
+        script, index = self.script, len(self.requests)
+        if script.exit_after_requests is not None and index >= script.exit_after_requests:
+            if self.may_exit:
+                os._exit(1)
+            self.stop()
+        if index == script.restart_after_requests:
+            self.generated = self.prompted = self.hits = 0
+            self.started_at = time.time()
+        self.requests.append(body)
+        last = None if script.fault_count is None else script.fault_first + script.fault_count
+        return index >= script.fault_first and (last is None or index < last)
+
+    def factor(self) -> float:
+        return self.script.slow_down + self.script.slow_down_per_stream * max(self.running - 1, 0)
+
+    def get(self, path: str) -> tuple[int, str, bytes]:
+        """(status, content type, body) of the endpoints that are not timed."""
+        script, plain = self.script, "text/plain; charset=utf-8"
+        if path == "/health":
+            return (503 if time.monotonic() - self.born < script.unhealthy_s else 200), plain, b""
+        if path == "/version":
+            return 200, "application/json", json.dumps(self._version()).encode()
+        if path == "/v1/models":
+            model = {"id": script.model, "object": "model", "root": script.model, "max_model_len": script.max_model_len}
+            return 200, "application/json", json.dumps({"object": "list", "data": [model]}).encode()
+        if path == "/metrics":
+            return 200, plain, self._metrics().encode()
+        return 404, "application/json", b'{"detail":"Not Found"}'
+
+    def _version(self) -> dict[str, Any]:
+        script = self.script
+        changed = script.identity_changes_after is not None and len(self.requests) >= script.identity_changes_after
+        version = script.version + (".changed" if changed else "")
+        if script.flavour == "vllm":
+            return {"version": version}
+        config = {
+            "enable_prefix_caching": script.prefix_caching,
+            "kv_cache_dtype": script.kv_cache_dtype,
+            "max_model_len": script.max_model_len,
+        }
+        return {"version": version, "engine": "gate-and-engine", "manifest": {}, "config": config}
+
+    def _metrics(self) -> str:
+        script, prefix = self.script, self.script.flavour
+        label = f'{{engine="0",model_name="{script.model}"}}'
+        values = {
+            f"{prefix}:num_requests_running": self.running,
+            f"{prefix}:num_requests_waiting": 0,
+            f"{prefix}:kv_cache_usage_perc": 0.0,
+            f"{prefix}:prompt_tokens_total": self.prompted,
+            f"{prefix}:generation_tokens_total": self.generated,
+            f"{prefix}:prefix_cache_queries_total": self.prompted,
+            f"{prefix}:prefix_cache_hits_total": self.hits,
+            f"{prefix}:num_preemptions_total": 0,
+        }
+        lines = []
+        for name, value in values.items():
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE {name.removesuffix('_total')} {kind}", f"{name}{label} {float(value)}"]
+        config = (
+            f'{{block_size="16",cache_dtype="{script.kv_cache_dtype}",enable_prefix_caching="{script.prefix_caching}",'
+            'engine="0",num_gpu_blocks="1024"}'
+        )
+        lines += [f"# TYPE {prefix}:cache_config_info gauge", f"{prefix}:cache_config_info{config} 1.0"]
+        lines += ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {self.started_at}", ""]
+        return "\n".join(lines)
+
+
+class _Connection(asyncio.Protocol):
+    """Reads requests one at a time; each answer is a task."""
+
+    def __init__(self, server: FakeServer, tasks: set[asyncio.Task[None]]) -> None:
+        self._server, self._tasks = server, tasks
+        self._buffer = b""
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._server.transports.add(transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        self._next()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        if self._transport is not None:
+            self._server.transports.discard(self._transport)
+        if self._task is not None:
+            self._server.disconnects += 1
+            self._task.cancel()
+
+    def _next(self) -> None:
+        if self._task is not None:
+            return
+        head, separator, rest = self._buffer.partition(b"\r\n\r\n")
+        if not separator:
+            return
+        first, *lines = head.decode("latin-1").split("\r\n")
+        fields = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(fields.get("content-length", "0"))
+        if len(rest) < length:
+            return
+        body, self._buffer = rest[:length], rest[length:]
+        method, path, _ = first.split(" ", 2)
+        self._task = asyncio.get_running_loop().create_task(self._answer(method, path.partition("?")[0], body))
+        self._tasks.add(self._task)
+        self._task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._task = None
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            self._server.failure = task.exception()
+            self._server.stop()
+            return
+        self._next()
+
+    async def _answer(self, method: str, path: str, body: bytes) -> None:
+        if method == "POST" and path in ("/v1/completions", "/v1/chat/completions"):
+            await self._complete(body, chat=path.endswith("/chat/completions"))
+        elif method == "GET":
+            self._reply(*self._server.get(path))
+        else:
+            self._reply(405, "application/json", b'{"detail":"Method Not Allowed"}')
+
+    async def _complete(self, body: bytes, chat: bool) -> None:
+        server = self._server
+        try:
+            request = json.loads(body)
+            query = Query.parse(request, chat)
+        except (ValueError, TypeError, AttributeError) as error:
+            self._error(400, f"bad request: {error}")
+            return
+        if request.get("model") not in (None, server.script.model):
+            self._error(404, f"The model `{request['model']}` does not exist.")
+            return
+        if len(query.prompt) + query.max_tokens > server.script.max_model_len:
+            self._error(400, f"maximum context length is {server.script.max_model_len} tokens")
+            return
+        fault = server.script.fault if server.admit(request) else "none"
+        if fault == "http-500":
+            self._error(500, "scripted failure")
+        elif fault == "no-answer":
+            await asyncio.Event().wait()
+        elif fault == "not-a-stream" or not query.stream:
+            server.prompted += len(query.prompt)
+            self._reply(200, "application/json", json.dumps(whole(server.script, query)).encode())
+        else:
+            await self._stream(query, faulty=fault != "none")
+
+    async def _stream(self, query: Query, faulty: bool) -> None:
+        server, script = self._server, self._server.script
+        server.running += 1
+        server.peak_running = max(server.peak_running, server.running)
+        server.hits += len(query.prompt) if script.prefix_caching and server.prompted else 0
+        server.prompted += len(query.prompt)
+        try:
+            coding = "Transfer-Encoding: chunked" if script.chunked else "Connection: close"
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n{coding}\r\n\r\n".encode()
+            steps = stream_steps(script, query, faulty, server.factor())
+            if script.one_write:
+                steps = iter([_merged(list(steps))])
+            await self._write(head, whole_write=True)
+            for step in steps:
+                if step.wait_ms:
+                    await asyncio.sleep(step.wait_ms / 1000)
+                if not await self._step(step):
+                    return
+            server.generated += query.max_tokens
+        finally:
+            server.running -= 1
+
+    async def _step(self, step: Step) -> bool:
+        """Write one step; whether the stream goes on."""
+        chunked = self._server.script.chunked
+        assert self._transport is not None
+        if step.data:
+            await self._write(b"%x\r\n%s\r\n" % (len(step.data), step.data) if chunked else step.data)
+        if step.after == "drop":
+            self._transport.abort()
+        elif step.after == "hang":
+            await asyncio.Event().wait()
+        elif step.after == "end" and chunked:
+            await self._write(b"0\r\n\r\n")
+        elif step.after == "end":
+            self._transport.close()
+        return step.after != "drop"
+
+    async def _write(self, data: bytes, whole_write: bool = False) -> None:
+        assert self._transport is not None
+        size = self._server.script.cut_bytes
+        if size is None or whole_write:
+            self._transport.write(data)
+            return
+        for at in range(0, len(data), size):
+            self._transport.write(data[at : at + size])
+            await asyncio.sleep(0)  # an event-loop turn, in which the reader mostly sees the piece alone
+
+    def _error(self, status: int, message: str) -> None:
+        error = {"error": {"message": message, "type": "scripted", "code": status}}
+        self._reply(status, "application/json", json.dumps(error).encode())
+
+    def _reply(self, status: int, content_type: str, body: bytes) -> None:
+        assert self._transport is not None
+        head = f"HTTP/1.1 {status} Scripted\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n"
+        self._transport.write(head.encode() + body)
+
+
+def _merged(steps: list[Step]) -> Step:
+    return Step(sum(s.wait_ms for s in steps), b"".join(s.data for s in steps), steps[-1].after)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m gate.arm.fake", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--port", type=int, default=0, help="0: a free one, printed")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--preset", default="good", help=", ".join(PRESETS))
+    source.add_argument("--script", type=Path, help="TOML file with fields of gate.arm.fake_script.Script")
+    parser.add_argument("--model", help="the name the script's model is served under")
+    args = parser.parse_args(argv)
+    try:
+        script = load(args.script) if args.script else preset(args.preset)
+    except GateError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if args.model:
+        script = script.model_copy(update={"model": args.model})
+    server = FakeServer(script, args.port)
+    server.may_exit = True
+    try:
+        with server:
+            print(server.url, flush=True)
+            threading.Event().wait()
+    except OSError as error:
+        print(f"cannot listen on port {args.port}: {error.strerror}", file=sys.stderr)
+        return GateError.exit_code
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

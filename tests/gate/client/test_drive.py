@@ -1,0 +1,223 @@
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import accumulate
+
+import pytest
+
+from gate.arm.fake import FakeServer
+from gate.arm.fake_script import Script, preset
+from gate.client.drive import LegRecording, LoadSpec, run_leg
+from gate.client.transport import Connection, Pool
+from gate.errors import UsageError
+from gate.observe.rows import RequestRow
+from gate.workload import make_prompts
+
+Load = Callable[..., tuple[LegRecording, tuple[RequestRow, ...]]]
+"""The `load` fixture."""
+
+
+def test_closed_loop_sends_each_prompt_once_in_order(load: Load) -> None:
+    with FakeServer() as server:
+        recording, rows = load(server, count=7)
+        sent = {tuple(request["prompt"]) for request in server.requests}
+    assert len(server.requests) == len(sent) == 7
+    assert [row.index for row in rows] == list(range(7))
+    assert {row.error for row in rows} == {None}
+    assert {row.scheduled_ns for row in rows} == {None}
+    assert recording.start_ns == min(row.sent_ns for row in rows)
+    assert recording.end_ns == max(row.end_ns or 0 for row in rows)
+    assert recording.events >= 7
+    assert recording.cpu_s > 0
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 5])
+def test_delivered_concurrency_is_the_one_asked_for(load: Load, concurrency: int) -> None:  # [16]
+    with FakeServer(preset("good", token_ms=5.0)) as server:
+        _, rows = load(server, count=3 * concurrency, concurrency=concurrency)
+        assert server.peak_running == concurrency
+    edges = sorted([(row.sent_ns, 1) for row in rows] + [(row.end_ns or 0, -1) for row in rows])
+    assert max(accumulate(step for _, step in edges)) == concurrency
+
+
+def test_fewer_prompts_than_streams(load: Load) -> None:
+    with FakeServer() as server:
+        _, rows = load(server, count=2, concurrency=8)
+        assert [row.error for row in rows] == [None, None]
+
+
+def test_one_failed_request_fails_nobody_else(load: Load) -> None:  # [5]
+    with FakeServer(preset("one-error")) as server:
+        _, rows = load(server)
+    assert [row.error for row in rows].count(None) == 5
+    assert [row.error for row in rows if row.error] == ["server error after 3 token events: scripted failure"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("drop", "connection closed inside the response after 3 token events"),
+        ("error-event", "server error after 3 token events: scripted failure"),
+        ("http-500", "HTTP 500: scripted failure"),
+        ("no-done", "stream ended without [DONE] after 8 token events"),
+        ("garbage", "the body holds no server-sent event"),
+        ("usage-lies", "usage.completion_tokens is 11, 8 token ids came"),
+        ("usage-early", "usage came before the last token"),
+        ("usage-late", "event 10 came after [DONE]"),
+    ],
+)
+def test_faults_are_recorded_by_name(load: Load, name: str, error: str) -> None:
+    with FakeServer(preset(name)) as server:
+        _, rows = load(server, count=3)
+    assert {row.error for row in rows} == {error}
+
+
+@pytest.mark.parametrize(("name", "tokens"), [("hang", 3), ("no-answer", 0)], ids=["hang", "no-answer"])
+def test_hanging_request_ends_at_its_timeout(load: Load, name: str, tokens: int) -> None:
+    with FakeServer(preset(name)) as server:
+        _, rows = load(server, count=2, timeout_s=0.3)
+    suffix = f" after {tokens} token events" if tokens else ""
+    assert {row.error for row in rows} == {f"no complete response within 0.3 s{suffix}"}
+    assert server.disconnects == 2
+
+
+def test_refused_connection_is_an_error_of_each_request() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    prompts = make_prompts(count=3, length=4, vocab_size=100, seed=0, max_common_prefix=2)
+    recording = run_leg(LoadSpec(f"http://127.0.0.1:{port}", "m", prompts, 4, 2))
+    assert len(recording.responses) == 3
+    for response in recording.responses:
+        assert response.status is None
+        assert response.error is not None
+        assert response.error.startswith(f"cannot connect to http://127.0.0.1:{port}: ")
+
+
+def test_server_that_dies_in_the_leg(load: Load) -> None:
+    with FakeServer(Script(exit_after_requests=2, token_ms=5.0)) as server:
+        _, rows = load(server, count=5)
+    assert all(row.error for row in rows[2:])
+    assert len(rows) == 5
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        preset("cut"),
+        preset("crlf"),
+        preset("one-write"),
+        preset("until-close"),
+        preset("role-first"),
+        Script(newline="cr", space_after_colon=False, comment="ping", cut_bytes=7, token_ms=0.0),
+    ],
+    ids=["cut", "crlf", "one-write", "until-close", "role-first", "cr"],
+)
+def test_framing_changes_no_token(load: Load, script: Script) -> None:  # [4]
+    with FakeServer() as plain, FakeServer(script) as other:
+        expected = [row.token_ids for row in load(plain)[1]]
+        _, rows = load(other)
+    assert {row.error for row in rows} == {None}
+    assert [row.token_ids for row in rows] == expected
+    assert {row.tokens_per_event for row in rows} == {(1,) * 8}
+
+
+@pytest.mark.parametrize("arrival", ["poisson", "constant"])
+def test_open_loop_keeps_its_schedule_whatever_the_server_does(load: Load, arrival: str) -> None:  # [14]
+    with FakeServer(preset("good", prefill_ms=150.0)) as server:
+        _, rows = load(server, arrival=arrival, rate=100.0, concurrency=1)
+        assert server.peak_running > 1
+    assert {row.error for row in rows} == {None}
+    scheduled = [row.scheduled_ns or 0 for row in rows]
+    assert scheduled == sorted(scheduled)
+    assert all(row.sent_ns >= (row.scheduled_ns or 0) for row in rows)
+    # All are due before the first answer can have come.
+    assert scheduled[-1] < (rows[0].first_token_ns or 0)
+
+
+def test_stale_connections_are_replaced(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gate.client.transport.IDLE_LIMIT_S", 0.0)
+    with FakeServer() as server:
+        _, rows = load(server)
+    assert {row.error for row in rows} == {None}
+
+
+def test_gc_is_off_in_the_window_and_on_after(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, bool]] = []
+    acquire = Pool.acquire
+
+    async def noting(pool: Pool) -> Connection:
+        seen.append((gc.isenabled(), gc.get_freeze_count() > 0))
+        return await acquire(pool)
+
+    monkeypatch.setattr(Pool, "acquire", noting)
+    with FakeServer() as server:
+        load(server, count=3)
+    assert seen == [(False, True)] * 3
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_client_is_pinned_for_the_leg_only(load: Load) -> None:
+    before = os.sched_getaffinity(0)
+    with FakeServer() as server:
+        load(server, cpu=min(before))
+        assert os.sched_getaffinity(0) == before
+        with pytest.raises(UsageError, match="client CPU 4096"):
+            load(server, cpu=4096)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"concurrency": 0}, "at concurrency 0"),
+        ({"count": 0}, "0 prompts"),
+        ({"arrival": "poisson"}, "rate None"),
+        ({"arrival": "constant", "rate": 0.0}, "rate 0.0"),
+    ],
+)
+def test_load_that_cannot_be_run(load: Load, fields: dict[str, object], message: str) -> None:
+    with FakeServer() as server, pytest.raises(UsageError, match=message):
+        load(server, **fields)
+
+
+def test_url_must_be_http() -> None:
+    prompts = make_prompts(count=1, length=4, vocab_size=100, seed=0, max_common_prefix=2)
+    with pytest.raises(UsageError, match="server URL is 'localhost:8000'"):
+        run_leg(LoadSpec("localhost:8000", "m", prompts, 4, 1))
+
+
+def test_ctrl_c_ends_the_leg_and_the_requests() -> None:
+    program = (
+        "import sys\n"
+        "from gate.client.drive import LoadSpec, run_leg\n"
+        "from gate.workload import make_prompts\n"
+        "prompts = make_prompts(count=4, length=4, vocab_size=100, seed=0, max_common_prefix=2)\n"
+        "try:\n"
+        "    run_leg(LoadSpec(sys.argv[1], 'fake', prompts, 4, 2))\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    with FakeServer(preset("hang", fault_after_tokens=1)) as server:
+        child = subprocess.Popen([sys.executable, "-c", program, server.url], stdout=subprocess.PIPE, text=True)
+        try:
+            while server.running < 2:
+                assert child.poll() is None
+                time.sleep(0.01)
+            child.send_signal(signal.SIGINT)
+            out, _ = child.communicate(timeout=20)
+        finally:
+            child.kill()
+            child.wait()
+        assert out == "interrupted\n"
+        assert child.returncode == 0
+        while server.running:  # both streams are seen to be left
+            time.sleep(0.01)
+    assert server.disconnects == 2
