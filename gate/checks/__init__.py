@@ -1,0 +1,73 @@
+"""Checks: one reason not to believe a number per file; here the list, in report order.
+
+To add one: a file, a line here, a test with the fault and one with a good leg, `python tools/docs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gate.checks import (
+    arms_not_as_planned,
+    buffered_stream,
+    client_saturated,
+    delivered_concurrency,
+    error_after_tokens,
+    failed_request,
+    foreign_load,
+    identity_changed,
+    impossible_times,
+    kv_dtype_differs,
+    lock_lost,
+    order_not_interleaved,
+    output_length,
+    prefix_cache_on,
+    prompt_length,
+    request_set_incomplete,
+    schedule_lag,
+    server_restarted,
+    spread,
+    truncated_stream,
+    usage_missing,
+)
+from gate.checks.base import Check
+from gate.checks.evidence import Evidence
+from gate.observe.rows import Finding
+
+CHECKS: tuple[Check, ...] = (
+    # Who was measured
+    arms_not_as_planned,
+    identity_changed,
+    kv_dtype_differs,
+    prefix_cache_on,
+    server_restarted,
+    # What was asked and answered
+    request_set_incomplete,
+    failed_request,
+    error_after_tokens,
+    truncated_stream,
+    usage_missing,
+    prompt_length,
+    output_length,
+    # How the load was delivered and timed
+    impossible_times,
+    delivered_concurrency,
+    schedule_lag,
+    client_saturated,
+    buffered_stream,
+    # Where and when
+    lock_lost,
+    foreign_load,
+    order_not_interleaved,
+    spread,
+)
+"""In report order: a fault higher up explains those below it."""
+
+TIMING_ONLY_CODES = frozenset(check.CODE for check in CHECKS if check.TIMING_ONLY)
+"""Findings with these codes leave the token comparison valid."""
+
+
+def findings(evidence: Evidence) -> Iterator[Finding]:
+    """Every check over the whole run."""
+    for check in CHECKS:
+        yield from check.check(evidence)

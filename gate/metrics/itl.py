@@ -15,7 +15,12 @@ from gate.observe.rows import RequestRow
 
 
 def reads(request: RequestRow) -> tuple[tuple[int, int], ...]:
-    """(stamp in ns, tokens) of each read that carried tokens, in order."""
+    """(stamp in ns, tokens) of each read that carried tokens, in order.
+
+    Empty for a record whose stamps and counts do not match up: checks/impossible_times.py voids it.
+    """
+    if len(request.token_times_ns) != len(request.tokens_per_event):
+        return ()
     events = zip(request.token_times_ns, request.tokens_per_event, strict=True)
     return tuple((stamp, sum(tokens for _, tokens in group)) for stamp, group in groupby(events, key=lambda e: e[0]))
 

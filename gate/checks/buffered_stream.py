@@ -1,0 +1,46 @@
+"""Tokens arrived in lumps: their times say when a buffer was flushed.
+
+What it does
+    Voids TTFT, TPOT and ITL of a leg whose reads carried more than 1.5 tokens on average. Throughput and E2EL stay:
+    they need only the ends.
+Why
+    A server or proxy that collects tokens before it writes shows one gap where there were many. A whole answer in one
+    read has a TPOT of 0 and a TTFT that is really the E2EL, and an arm that buffers is compared with one that streams.
+Deciding numbers
+    Tokens / reads that carried tokens, over the leg, at most 1.5 (MAX_TOKENS_PER_READ: a busy server merges two tokens
+    now and then, and that must not void a leg).
+What to do
+    Find the buffer: a proxy, a delta merge in the server, Nagle's algorithm (TCP_NODELAY off).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gate.checks.base import void_leg
+from gate.checks.evidence import Evidence
+from gate.metrics.itl import reads
+from gate.observe.rows import Finding, RequestRow
+
+CODE = "buffered-stream"
+TIMING_ONLY = True
+HINT = "find the buffer: a proxy, a delta merge in the server, TCP_NODELAY off"
+
+MAX_TOKENS_PER_READ = 1.5
+FAMILIES = ("ttft", "tpot", "itl")
+
+
+def tokens_per_read(requests: Sequence[RequestRow]) -> float | None:
+    per_read = [tokens for request in requests for _, tokens in reads(request)]
+    return sum(per_read) / len(per_read) if per_read else None
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    for leg in evidence.legs:
+        found = tokens_per_read(leg.requests)
+        if found is not None and found > MAX_TOKENS_PER_READ:
+            for family in FAMILIES:
+                message = (
+                    f"{found:.2f} tokens a read; expected at most {MAX_TOKENS_PER_READ}: {family} is not observable"
+                )
+                yield void_leg(CODE, leg, message, HINT, axis=family)

@@ -1,0 +1,61 @@
+"""The load generator was the bottleneck, or too late to tell the time.
+
+What it does
+    Voids a leg in which the client used more than half of the one core it runs on, or in which its event loop was
+    late by more than the leg's median TPOT in one of a hundred turns.
+Why
+    A client that waits for itself measures itself: session settings alone have turned 486 tok/s into 44 with the
+    server unchanged, and loop delay is recorded as TTFT and ITL.
+Deciding numbers
+    Client CPU seconds / leg seconds, at most 0.5 (MAX_CPU_SHARE: at that load of a single queue the mean wait is half
+    the cost of handling one event). p99 of loop lag, at most 1 × median TPOT (MAX_LAG_IN_TPOT: beyond it a stamp
+    lands in the next token's gap).
+What to do
+    Give the client a core of its own; lower the concurrency; compare with `gate calibrate-client`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gate.checks.base import void_leg
+from gate.checks.evidence import Evidence, Leg
+from gate.metrics.tpot import tpot_ms
+from gate.observe.rows import Finding
+from gate.stats.median import median
+
+CODE = "client-saturated"
+TIMING_ONLY = True
+HINT = "give the client a core of its own, or lower the concurrency"
+
+MAX_CPU_SHARE = 0.5
+MAX_LAG_IN_TPOT = 1.0
+
+
+def cpu_share(leg: Leg) -> float | None:
+    """Of one core; None when it was not measured or the leg took no time."""
+    if leg.row.client_cpu_s is None or leg.duration_s <= 0:
+        return None
+    return leg.row.client_cpu_s / leg.duration_s
+
+
+def lag_in_tpot(leg: Leg) -> float | None:
+    """p99 of loop lag over the leg's median TPOT."""
+    middle = median([tpot_ms(request) for request in leg.requests])
+    if leg.row.client_loop_lag_p99_ms is None or middle is None or middle <= 0:
+        return None
+    return leg.row.client_loop_lag_p99_ms / middle
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    for leg in evidence.legs:
+        share, lag = cpu_share(leg), lag_in_tpot(leg)
+        if share is not None and share > MAX_CPU_SHARE:
+            message = f"the client used {100 * share:.0f} % of a core; expected at most {100 * MAX_CPU_SHARE:.0f} %"
+            yield void_leg(CODE, leg, message, HINT)
+        if lag is not None and lag > MAX_LAG_IN_TPOT:
+            message = (
+                f"the client's loop was {leg.row.client_loop_lag_p99_ms:.2f} ms late at p99, {lag:.2f} × the median "
+                f"TPOT; expected at most {MAX_LAG_IN_TPOT:.0f} ×"
+            )
+            yield void_leg(CODE, leg, message, HINT)

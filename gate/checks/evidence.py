@@ -1,0 +1,122 @@
+"""Evidence: a run's raw records, indexed the way checks and the judge ask for them. Pure; reads nothing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gate.errors import StorageError
+from gate.metrics import Axis
+from gate.observe.rows import ARMS, Arm, Identity, LegRow, RequestRow
+from gate.observe.rundata import RunData
+from gate.plan import ArmPlan, Plan, PlannedLeg
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One leg that ran: its record, its plan, its requests by prompt index."""
+
+    row: LegRow
+    planned: PlannedLeg
+    requests: tuple[RequestRow, ...]
+
+    @property
+    def duration_s(self) -> float:
+        return (self.row.end_ns - self.row.start_ns) / 1e9
+
+    @property
+    def name(self) -> str:
+        return self.row.leg_id
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    run: RunData
+    legs: tuple[Leg, ...]
+    """In the order they ran."""
+    concurrencies: tuple[int, ...]
+    """Of the plan, ascending."""
+    _values: dict[tuple[str, int, Arm], tuple[float | None, ...]] = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def of(cls, run: RunData) -> Evidence:
+        """Index a run.
+
+        Raises:
+            StorageError: the records name a leg that the plan does not, or one leg twice.
+        """
+        planned = {leg.leg_id: leg for leg in run.plan.legs}
+        seen: set[str] = set()
+        for leg_id in [row.leg_id for row in run.legs]:
+            if leg_id not in planned or leg_id in seen:
+                what = "twice" if leg_id in seen else "that its plan does not know"
+                raise StorageError(
+                    f"run {run.run_id} holds leg {leg_id} {what}",
+                    expected=f"the {len(planned)} legs of plan {run.plan.plan_id}, once each",
+                    hint="the records were mixed with another run's: measure again",
+                )
+            seen.add(leg_id)
+        requests: dict[str, list[RequestRow]] = defaultdict(list)
+        for request in run.requests:
+            requests[request.leg_id].append(request)
+        legs = tuple(
+            Leg(row, planned[row.leg_id], tuple(sorted(requests[row.leg_id], key=lambda r: r.index)))
+            for row in sorted(run.legs, key=lambda row: (row.started_at, row.order))
+        )
+        return cls(run, legs, tuple(sorted({leg.concurrency for leg in run.plan.legs})))
+
+    @property
+    def plan(self) -> Plan:
+        return self.run.plan
+
+    @property
+    def repetitions(self) -> int:
+        """Planned repetitions of each arm at each concurrency."""
+        return 1 + max((leg.repetition for leg in self.plan.legs), default=-1)
+
+    @property
+    def missing(self) -> tuple[PlannedLeg, ...]:
+        """Planned legs without a record."""
+        ran = {leg.name for leg in self.legs}
+        return tuple(leg for leg in self.plan.legs if leg.leg_id not in ran)
+
+    def of_arm(self, arm: Arm) -> tuple[Leg, ...]:
+        return tuple(leg for leg in self.legs if leg.row.arm == arm)
+
+    def at(self, concurrency: int, arm: Arm | None = None) -> tuple[Leg, ...]:
+        return tuple(leg for leg in self.legs if leg.row.concurrency == concurrency and arm in (None, leg.row.arm))
+
+    def pairs(self, concurrency: int) -> tuple[tuple[Leg, Leg], ...]:
+        """(candidate's leg, oracle's leg) of each repetition that both arms ran."""
+        by_arm = {arm: {leg.row.repetition: leg for leg in self.at(concurrency, arm)} for arm in ARMS}
+        common = sorted(by_arm["candidate"].keys() & by_arm["oracle"].keys())
+        return tuple((by_arm["candidate"][r], by_arm["oracle"][r]) for r in common)
+
+    def arm_plan(self, arm: Arm) -> ArmPlan:
+        return self.plan.candidate if arm == "candidate" else self.plan.oracle
+
+    def identity(self, arm: Arm) -> Identity | None:
+        """What the arm said of itself before its first leg; without legs, what was recorded of it first."""
+        recorded = [identity for identity in self.run.identities if identity.arm == arm]
+        legs = self.of_arm(arm)
+        if legs:
+            recorded = [i for i in recorded if i.digest == legs[0].row.identity_before]
+        return recorded[0] if recorded else None
+
+    def values(self, axis: Axis, concurrency: int, arm: Arm) -> tuple[float | None, ...]:
+        """The axis's value of each planned repetition; None where the leg is missing or has no value."""
+        key = (axis.name, concurrency, arm)
+        if key not in self._values:
+            by_repetition = {leg.row.repetition: axis.value(leg.requests) for leg in self.at(concurrency, arm)}
+            self._values[key] = tuple(by_repetition.get(r) for r in range(self.repetitions))
+        return self._values[key]
+
+    def requests_per_leg(self, concurrency: int) -> int:
+        return min((leg.requests for leg in self.plan.legs if leg.concurrency == concurrency), default=0)
+
+
+def first(requests: Sequence[RequestRow]) -> str:
+    """`#3` or `#3 and 4 more`: which requests a message is about."""
+    more = f" and {len(requests) - 1} more" if len(requests) > 1 else ""
+    return f"#{requests[0].index}{more}"

@@ -1,0 +1,42 @@
+"""An arm was not the same server throughout.
+
+What it does
+    Compares what an arm says of itself (version, model, effective configuration, as one digest) before and after
+    each leg with what it said before its first leg, and voids the legs that differ.
+Why
+    A symlink re-pointed, a server re-deployed, a flag changed through an admin route: two configurations have been
+    averaged under one name.
+Deciding numbers
+    The identity digests of the leg and of the arm's first leg; they must be equal.
+What to do
+    Keep others off the arm while it is measured; find what changed in plan.json's and the run's identities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gate.checks.base import void_leg
+from gate.checks.evidence import Evidence
+from gate.observe.rows import ARMS, Finding, LegRow
+
+CODE = "identity-changed"
+TIMING_ONLY = False
+HINT = "compare the identities in the run's records; keep others off the arm while it is measured"
+
+
+def changed(row: LegRow, expected: str) -> bool:
+    return {row.identity_before, row.identity_after} != {expected}
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    for arm in ARMS:
+        legs = evidence.of_arm(arm)
+        for leg in legs:
+            expected = legs[0].row.identity_before
+            if changed(leg.row, expected):
+                message = (
+                    f"identity {leg.row.identity_before} before and {leg.row.identity_after} after the leg; "
+                    f"expected {expected} throughout"
+                )
+                yield void_leg(CODE, leg, message, HINT)

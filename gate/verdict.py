@@ -1,0 +1,158 @@
+"""7 The decision rule. Starts INCONCLUSIVE and upgrades on evidence; numbered like docs/verdict.md."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gate import errors
+from gate.observe.rows import Finding, Verdict
+from gate.report.model import Cell, Reason, TokenCell
+from gate.stats.band import Band
+from gate.stats.holm import adjusted
+from gate.stats.interval import Interval, moderated
+from gate.tokens.compare import Comparison
+from gate.units import ratio as shown
+
+AGREEMENT_IN_BANDS = 0.5
+"""Step 5: ratio of medians and mean log ratio may differ by half a band. More means that a repetition decides which
+of the two is believed."""
+
+FAMILY_ALPHA = 0.025
+"""Step 7: chance of one false FAIL among all primary cells; one end of the 95 % interval."""
+
+EXIT_CODES = {
+    Verdict.PASS: errors.PASS,
+    Verdict.FAIL: errors.FAIL,
+    Verdict.INCONCLUSIVE: errors.INCONCLUSIVE,
+    Verdict.VOID: errors.VOID,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict on one cell and what it rests on."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...] = ()
+    interval: Interval | None = None
+
+
+def reasons_of(findings: Sequence[Finding]) -> tuple[Reason, ...]:
+    """Findings as reasons, each said once."""
+    unique = dict.fromkeys((f.code, f.message, f.hint) for f in findings)
+    return tuple(Reason(code=code, message=message, hint=hint) for code, message, hint in unique)
+
+
+def cell(
+    log_ratios: Sequence[float],
+    ratio: float | None,
+    *,
+    planned_pairs: int,
+    floor: float,
+    band: Band,
+    findings: Sequence[Finding],
+) -> Decision:
+    """Steps 1 to 6 for one axis at one concurrency."""
+    # 1  A finding that covers the cell voids it: nothing below is computed.
+    if findings:
+        return Decision(Verdict.VOID, reasons_of(findings))
+    undecided = Decision(Verdict.INCONCLUSIVE)
+
+    # 2  Without a pair there is no ratio; without all pairs the pre-declared protocol was not carried out.
+    interval = moderated(log_ratios, band)
+    if ratio is None or interval is None:
+        return replace(
+            undecided,
+            reasons=(
+                Reason(
+                    code="unmeasured",
+                    message="no repetition has a value in both arms",
+                    hint="gate resume runs the legs that are missing",
+                ),
+            ),
+        )
+    undecided = replace(undecided, interval=interval)
+    if len(log_ratios) < planned_pairs:
+        message = f"{len(log_ratios)} of {planned_pairs} repetitions have a value in both arms"
+        return replace(
+            undecided,
+            reasons=(Reason(code="legs-missing", message=message, hint="gate resume runs the legs that are missing"),),
+        )
+
+    # 3, 4  The binding number is the ratio of medians; the interval is that of the mean paired log ratio.
+    threshold = floor - band.share
+    low, high = math.exp(interval.low), math.exp(interval.high)
+    span = f"ratio {shown(ratio)}, interval {shown(low)}–{shown(high)}, needed {shown(threshold)}"
+
+    # 5  Two estimates of one thing must agree.
+    if abs(math.log(ratio) - interval.mean) > AGREEMENT_IN_BANDS * band.share:
+        message = f"ratio of medians {shown(ratio)} and mean of paired ratios {shown(math.exp(interval.mean))} disagree"
+        return replace(
+            undecided,
+            reasons=(
+                Reason(code="estimates-disagree", message=message, hint="one repetition decides: add repetitions"),
+            ),
+        )
+
+    # 6  Non-inferiority against floor − band, one-sided at each end.
+    if low >= threshold and ratio >= threshold:
+        return replace(undecided, verdict=Verdict.PASS)
+    if high < threshold and ratio < threshold:
+        reason = Reason(code="below-floor", message=span, hint="the candidate is worse by more than the band")
+        return replace(undecided, verdict=Verdict.FAIL, reasons=(reason,))
+    return replace(
+        undecided,
+        reasons=(Reason(code="interval-straddles", message=span, hint="add repetitions, or quieten the host"),),
+    )
+
+
+def family(decisions: Sequence[Decision], floor: float, band: Band) -> tuple[Decision, ...]:
+    """7  Holm over the primary cells: a FAIL that many looks explain goes back to INCONCLUSIVE."""
+    measured = [d for d in decisions if d.interval is not None]
+    p_values = adjusted([d.interval.p_below(math.log(floor - band.share)) for d in measured if d.interval is not None])
+    p_of = {id(decision): p for decision, p in zip(measured, p_values, strict=True)}
+    result = []
+    for decision in decisions:
+        p = p_of.get(id(decision))
+        if decision.verdict is Verdict.FAIL and p is not None and p > FAMILY_ALPHA:
+            message = f"below the floor by itself, but p = {p:.3f} over {len(measured)} primary cells"
+            reason = Reason(code="multiplicity", message=message, hint="add repetitions")
+            decision = replace(decision, verdict=Verdict.INCONCLUSIVE, reasons=(reason, *decision.reasons))
+        result.append(decision)
+    return tuple(result)
+
+
+def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], bound_nats: float) -> Decision:
+    """8  Greedy tokens at one concurrency: exact, or different only where the oracle itself was undecided."""
+    if findings:
+        return Decision(Verdict.VOID, reasons_of(findings))
+    if found.diverged:
+        message = (
+            f"{found.diverged} of {found.sequences} sequences differ where the oracle was decided (> {bound_nats} nats)"
+        )
+        reason = Reason(code="tokens-diverged", message=message, hint="see divergences in report.json")
+        return Decision(Verdict.FAIL, (reason,))
+    if found.unjudged:
+        message = f"{found.unjudged} of {found.sequences} sequences differ and the oracle gave no margin"
+        reason = Reason(code="tokens-unjudged", message=message, hint="the oracle must answer logprobs requests")
+        return Decision(Verdict.INCONCLUSIVE, (reason,))
+    if found.sequences < planned or not planned:
+        message = f"{found.sequences} of {planned} planned sequences could be compared"
+        reason = Reason(code="tokens-unread", message=message, hint="both arms must return token ids for every request")
+        return Decision(Verdict.INCONCLUSIVE, (reason,))
+    return Decision(Verdict.PASS)
+
+
+def grid(cells: Sequence[Cell], token_cells: Sequence[TokenCell]) -> Verdict:
+    """9  FAIL before VOID before INCONCLUSIVE before PASS, over primary cells and tokens.
+
+    The claim is a conjunction. One valid refutation decides it whatever else is unknown; short of that, a void cell
+    needs its cause mended before repeating helps; short of that, an undecided cell needs more repetitions.
+    """
+    verdicts = {c.verdict for c in cells if c.primary} | {c.verdict for c in token_cells}
+    for verdict in (Verdict.FAIL, Verdict.VOID, Verdict.INCONCLUSIVE):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.PASS if verdicts else Verdict.INCONCLUSIVE
