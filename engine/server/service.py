@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.batch import Delivery
 from engine.config import EngineConfig
-from engine.request import Request
+from engine.request import FinishReason, Request
 from engine.server.errors import ApiError, not_ready
 from engine.server.metrics import Metrics
 from engine.server.template import ChatTemplate
@@ -44,8 +44,8 @@ class Engine(Protocol):
         """`listener` is called on the engine's thread, once per step that produced something."""
         ...
 
-    def abort(self, request_id: str) -> None:
-        """An id that is finished or unknown is no error."""
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
+        """STOP where a stop string ended it. An id that is finished or unknown is no error."""
         ...
 
     def stats(self) -> Stats: ...
@@ -63,8 +63,6 @@ class ModelInfo:
     """The dtype that "auto" came to."""
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     """temperature, top_p, top_k, min_p, repetition_penalty from generation_config.json, where it has them."""
-    details: Mapping[str, object] = field(default_factory=dict)
-    """Whatever else the runner tells about itself, for /version."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from engine.batch import Delivery
 from engine.loop import EngineStopped
+from engine.request import FinishReason
 from engine.scheduler import QueueFull, RequestRefused
 from engine.server.choice import Choice, Piece
 from engine.server.errors import ApiError, not_ready
@@ -116,7 +117,7 @@ class Session:
             return
         self._observe(choice, piece)
         if choice.finished and delivery.finish_reason is None:
-            self._engine.abort(choice.request.id)  # a stop string ended it here; the engine cannot know
+            self._engine.abort(choice.request.id, FinishReason.STOP)  # a stop string: the engine cannot know
         self._queue.put_nowait((choice, piece))
 
     def _observe(self, choice: Choice, piece: Piece) -> None:

@@ -78,6 +78,7 @@ class FakeEngine:
     tokens_per_delivery: int = 1
     submitted: list[Request] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    reasons: list[FinishReason] = field(default_factory=list)
     aborted_one: threading.Event = field(default_factory=threading.Event)
     on_submit: Callable[[Request], None] = lambda _: None
 
@@ -88,8 +89,9 @@ class FakeEngine:
         self.on_submit(request)
         threading.Thread(target=self._run, args=(request, listener), daemon=True).start()
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
         self.aborted.append(request_id)
+        self.reasons.append(reason)
         self.aborted_one.set()
 
     def stats(self) -> FakeStats:

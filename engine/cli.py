@@ -1,0 +1,163 @@
+"""The command line: arguments, help and exit codes. Every default is read from config.py."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from engine.errors import INTERRUPTED, USAGE, EngineError, UsageError
+
+app = typer.Typer(
+    name="engine",
+    help="Serve Qwen3.5/3.6 models (dense and MoE, NVFP4 and FP8) over OpenAI's API.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_MODEL, _CACHE, _SCHEDULER, _SERVER = ModelConfig(Path()), CacheConfig(), SchedulerConfig(), ServerConfig()
+
+Model = Annotated[Path, typer.Argument(help="Checkpoint folder: config.json and safetensors.", metavar="MODEL")]
+Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to run; auto takes CUDA where it is.")]
+Dtype = Annotated[Literal["bfloat16", "float32"], typer.Option(help="Activations; float32 is for agreement tests.")]
+MaxModelLen = Annotated[int, typer.Option(help="Prompt plus output tokens of one request.", min=1)]
+MaxNumSeqs = Annotated[int, typer.Option(help="Requests that run at once; also the number of state slots.", min=1)]
+MaxNumBatchedTokens = Annotated[int, typer.Option(help="Tokens per step: decode first, prefill chunks after.", min=1)]
+BlockTokens = Annotated[int, typer.Option(help="Tokens per KV block.", min=1)]
+NumBlocks = Annotated[int | None, typer.Option(help="KV blocks; left out, what the limits or memory allow.", min=1)]
+KvCacheDtype = Annotated[
+    Literal["auto", "bfloat16", "fp8"], typer.Option(help="KV cache; auto is what the checkpoint asks for.")
+]
+AllowReference = Annotated[
+    bool, typer.Option("--allow-reference", help="On CUDA, run slow references where a kernel is missing.")
+]
+DequantCacheBytes = Annotated[
+    int, typer.Option(help="On a CPU, keep dequantised weights up to this many bytes.", min=0)
+]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
+    if version:
+        from engine import manifest
+
+        typer.echo(f"engine {manifest.version()} (sources {manifest.source_sha256()[:12]})")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    model: Model,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = _SERVER.host,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = _SERVER.port,
+    served_model_name: Annotated[
+        str | None, typer.Option(help="The model's name in the API; left out, MODEL as given.")
+    ] = _MODEL.served_name,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable that holds the key clients must send.", metavar="NAME")
+    ] = _SERVER.api_key_env,
+    device: Device = _MODEL.device,  # type: ignore[assignment]
+    dtype: Dtype = _MODEL.dtype,  # type: ignore[assignment]
+    max_model_len: MaxModelLen = _SCHEDULER.max_model_len,
+    max_num_seqs: MaxNumSeqs = _SCHEDULER.max_num_seqs,
+    max_num_batched_tokens: MaxNumBatchedTokens = _SCHEDULER.max_num_batched_tokens,
+    max_waiting: Annotated[
+        int, typer.Option(help="Queued requests; one more is a 503.", min=1)
+    ] = _SCHEDULER.max_waiting,
+    block_tokens: BlockTokens = _CACHE.block_tokens,
+    num_blocks: NumBlocks = _CACHE.num_blocks,
+    kv_cache_dtype: KvCacheDtype = _CACHE.kv_cache_dtype,  # type: ignore[assignment]
+    max_logprobs: Annotated[
+        int, typer.Option(help="Largest `logprobs` a request may ask for; -1 allows the vocabulary.", min=-1)
+    ] = _SERVER.max_logprobs,
+    max_n: Annotated[int, typer.Option(help="Largest `n` of a request.", min=1)] = _SERVER.max_n,
+    max_prompts: Annotated[int, typer.Option(help="Prompts in one completions body.", min=1)] = _SERVER.max_prompts,
+    max_body_bytes: Annotated[int, typer.Option(help="Largest request body.", min=1)] = _SERVER.max_body_bytes,
+    allow_reference: AllowReference = _MODEL.allow_reference,
+    dequant_cache_bytes: DequantCacheBytes = _MODEL.dequant_cache_bytes,
+) -> None:
+    """Serve MODEL until SIGINT or SIGTERM."""
+    from engine.server.serve import serve as run_server
+
+    config = EngineConfig(
+        ModelConfig(model, served_model_name, device, dtype, allow_reference, dequant_cache_bytes),
+        CacheConfig(block_tokens, num_blocks, kv_cache_dtype),
+        SchedulerConfig(max_num_seqs, max_num_batched_tokens, max_model_len, max_waiting),
+        ServerConfig(host, port, max_body_bytes, max_n, max_prompts, max_logprobs, api_key_env),
+    )
+    raise typer.Exit(run_server(config))
+
+
+@app.command()
+def generate(
+    model: Model,
+    prompt: Annotated[str | None, typer.Option(help="The prompt as text.")] = None,
+    prompt_ids: Annotated[str | None, typer.Option(help="The prompt as token ids, separated by commas.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens to generate.", min=1)] = 64,
+    temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0)] = 0.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus.", min=0, max=1)] = 1.0,
+    top_k: Annotated[int, typer.Option(help="0 keeps the whole vocabulary.", min=0)] = 0,
+    seed: Annotated[int | None, typer.Option(help="Makes a draw repeatable.")] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end of the sequence.")] = False,
+    show_ids: Annotated[bool, typer.Option("--show-ids", help="Print token ids instead of text.")] = False,
+    device: Device = _MODEL.device,  # type: ignore[assignment]
+    dtype: Dtype = _MODEL.dtype,  # type: ignore[assignment]
+    max_model_len: MaxModelLen = _SCHEDULER.max_model_len,
+    max_num_batched_tokens: MaxNumBatchedTokens = _SCHEDULER.max_num_batched_tokens,
+    block_tokens: BlockTokens = _CACHE.block_tokens,
+    kv_cache_dtype: KvCacheDtype = _CACHE.kv_cache_dtype,  # type: ignore[assignment]
+    allow_reference: AllowReference = _MODEL.allow_reference,
+    dequant_cache_bytes: DequantCacheBytes = _MODEL.dequant_cache_bytes,
+) -> None:
+    """Generate once, without a server: print each token as it comes."""
+    from engine.generate import generate as run
+    from engine.request import SamplingParams
+
+    config = EngineConfig(
+        ModelConfig(model, None, device, dtype, allow_reference, dequant_cache_bytes),
+        CacheConfig(block_tokens, None, kv_cache_dtype),
+        SchedulerConfig(1, max_num_batched_tokens, max_model_len),
+    )
+    params = SamplingParams(
+        max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, ignore_eos=ignore_eos
+    )
+    run(config, params, prompt=prompt, prompt_ids=_ids(prompt_ids), show_ids=show_ids, out=sys.stdout)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Exit code: 0, 64 for the command line, 69 for what is missing, 130 for Ctrl-C. One line for a user's mistake."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="engine: %(message)s")
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args=arguments or ["--help"], prog_name="engine", standalone_mode=False)
+    except typer.exceptions.TyperException as error:
+        return _complain(" ".join(error.format_message().split()) + " (engine --help)", USAGE)
+    except EngineError as error:
+        return _complain(str(error), error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _complain(message: str, code: int) -> int:
+    typer.echo(f"engine: {message}", err=True)
+    return code
+
+
+def _ids(text: str | None) -> list[int] | None:
+    """Raises UsageError for anything but non-negative integers."""
+    if text is None:
+        return None
+    parts = text.replace(",", " ").split()
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--prompt-ids is {text!r}; expected token ids separated by commas, such as 1,2,3")
+    return [int(part) for part in parts]

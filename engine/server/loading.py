@@ -1,0 +1,112 @@
+"""From a checkpoint folder to something that serves: text side first, since it fails fastest, then the model."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jinja2 import TemplateError
+from safetensors import SafetensorError
+
+from engine.cache.blocks import BlockPool
+from engine.cache.states import StatePool
+from engine.config import EngineConfig
+from engine.errors import PreconditionError
+from engine.loop import EngineLoop
+from engine.manifest import manifest
+from engine.scheduler import Scheduler
+from engine.server.service import ModelInfo
+from engine.server.template import ChatTemplate
+from engine.server.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""What generation_config.json may set for requests that leave it out, as in vLLM."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSide:
+    tokenizer: Tokenizer | None
+    template: ChatTemplate | None
+    sampling_defaults: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A started engine and what it says of itself."""
+
+    loop: EngineLoop
+    info: ModelInfo
+    manifest: Mapping[str, object]
+
+
+def check_folder(path: Path) -> None:
+    """Raises PreconditionError where there is nothing to load; cheap enough to run before the port is opened."""
+    if not path.is_dir():
+        raise PreconditionError(
+            f"no folder {path}; expected a checkpoint with config.json and safetensors: download it first"
+        )
+    if not (path / "config.json").is_file():
+        raise PreconditionError(f"{path} has no config.json; expected a Hugging Face checkpoint folder")
+
+
+def load_text_side(path: Path) -> TextSide:
+    """Raises PreconditionError for a file that is there and broken; what is not there is None."""
+    try:
+        return TextSide(Tokenizer.load(path), ChatTemplate.load(path), _sampling_defaults(path))
+    except (ValueError, KeyError, TypeError, OSError, TemplateError) as error:
+        raise PreconditionError(f"{path}: tokenizer, chat template or generation_config.json: {error}") from error
+
+
+def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) -> Loaded:
+    """Reads the weights, allocates the caches, starts the loop. Raises PreconditionError in one line."""
+    from engine.runner import load_runner  # imports torch, which a usage error should not wait for
+
+    try:
+        runner = load_runner(config)
+        limits = replace(config.scheduler, max_model_len=runner.max_model_len)
+        config = replace(config, scheduler=limits)
+        blocks = BlockPool(runner.num_blocks, config.cache.block_tokens)
+        scheduler = Scheduler(config, blocks, StatePool(limits.max_num_seqs))
+    except (ValueError, OSError, SafetensorError) as error:
+        message = " ".join(str(error).split())
+        raise PreconditionError(f"cannot load {config.model.path}: {message}") from error
+    details = dict(runner.info())
+    loop = EngineLoop(scheduler, runner)
+    loop.start()
+    info = ModelInfo(
+        vocab_size=runner.vocab_size,
+        max_model_len=runner.max_model_len,
+        eos_ids=frozenset(runner.eos_ids),
+        num_blocks=runner.num_blocks,
+        kv_cache_dtype=str(details.get("kv_cache_dtype", config.cache.kv_cache_dtype)),
+        sampling_defaults=sampling_defaults,
+    )
+    return Loaded(loop, info, manifest(details))
+
+
+def in_background(work: Callable[[], None], failed: Callable[[BaseException], None]) -> threading.Thread:
+    """Runs `work` on a thread that does not keep the process alive; an exception goes to `failed`."""
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001  (handed on, not swallowed: a thread has nobody to raise to)
+            failed(error)
+
+    thread = threading.Thread(target=run, name="load", daemon=True)
+    thread.start()
+    return thread
+
+
+def _sampling_defaults(path: Path) -> dict[str, float]:
+    file = path / "generation_config.json"
+    if not file.is_file():
+        return {}
+    values = json.loads(file.read_text())
+    return {name: float(values[name]) for name in SAMPLING_DEFAULTS if values.get(name) is not None}
