@@ -1,4 +1,4 @@
-"""Where an installed oracle lives and how to call its Python; its stamp tells a finished installation from a half one."""
+"""Where an installed oracle lives and how to call its Python; a stamp marks the finished installation."""
 
 from __future__ import annotations
 

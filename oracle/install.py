@@ -170,7 +170,7 @@ def _into_venv(pin: Pin, source: Path | None, folder: Path, python: Path, steps:
         requirements.write_text(f"{name}=={version} --hash=sha256:{pin.sha256[name]}\n")
         if _run([*pip, *offline, "-r", str(requirements)], log):
             raise _failed(f"installing {name}=={version}", log)
-    if pin.platform == "cpu":
+    if pin.shim_version is not None:
         steps.say("installing the shim that names the CPU build vllm")
         with tempfile.TemporaryDirectory() as temporary:
             wheel = shimwheel.build(pin, Path(temporary))

@@ -16,6 +16,8 @@ Platform = Literal["cpu", "cuda"]
 PLATFORMS: tuple[Platform, ...] = get_args(Platform)
 
 PIN_FILE = Path(__file__).with_name("pin.toml")
+READ_AT_EVERY_START = frozenset({"serve", "variants", "runtime_version"})
+"""Left out of the digest: changing a flag must not reinstall two gigabytes."""
 SHIM_FOLDER = Path(__file__).with_name("cpu-shim")
 """Modules for the oracle's environment, not for ours: the dash keeps them out of every import."""
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -43,6 +45,8 @@ class Pin:
     version: str
     runtime_version: str
     """What vllm.__version__ and GET /version say, which is not always the distribution's version."""
+    shim_version: str | None
+    """Version under which the CPU environment names the distribution "vllm"; None where vLLM has its own name."""
     python_min: tuple[int, int]
     python_below: tuple[int, int]
     machines: tuple[str, ...]
@@ -94,6 +98,7 @@ def _parse(platform: Platform, table: dict[str, Any], lock_lines: list[str]) -> 
         distribution=canonical(table["distribution"]),
         version=table["version"],
         runtime_version=table["runtime_version"],
+        shim_version=table.get("shim_version"),
         python_min=_minor(table["python_min"]),
         python_below=_minor(table["python_below"]),
         machines=tuple(table["machines"]),
@@ -132,8 +137,7 @@ def _lock(lines: list[str]) -> dict[str, str]:
 
 
 def _digest(platform: Platform, table: dict[str, Any], lock_lines: list[str]) -> str:
-    # Flags are left out: they are read at every start, so changing one must not reinstall two gigabytes.
-    installed = {key: value for key, value in table.items() if key not in ("serve", "variants")}
+    installed = {key: value for key, value in table.items() if key not in READ_AT_EVERY_START}
     sha = hashlib.sha256(json.dumps([installed, sorted(lock_lines)], sort_keys=True).encode())
     if platform == "cpu":
         for source in sorted(SHIM_FOLDER.iterdir()):

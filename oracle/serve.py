@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,8 +34,14 @@ INHERITED = (
 """Taken over from the caller where present: where things are, not how they are computed. OPENBLAS_* are set on machines
 whose processor makes older OpenBLAS builds wrong."""
 
+MIN_ABBREVIATION = 4
+"""Shorter beginnings of an option are ambiguous to vLLM itself."""
+
 STOP_TIMEOUT_S = 60.0
 """vLLM waits for its engine core when interrupted; longer than this and the group is killed."""
+
+CHILDREN_GRACE_S = 10.0
+"""Its children may outlive the API server by some seconds: they release shared memory and the GPU."""
 
 
 def argv(
@@ -55,7 +62,7 @@ def argv(
     """
     pin = load(platform)
     installed = environment.require(pin.platform, root)
-    _refuse_forbidden(pin, extra)
+    _refuse(pin, extra)
     command = [installed.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs)]
@@ -66,23 +73,48 @@ def argv(
         if flag[0] not in _options(extra):
             command += flag
     command += extra
+    if found := deviations(platform, command):
+        raise UsageError(
+            f"the oracle's command line {found[0]}", expected="what oracle/pin.toml says", hint="see its head"
+        )
     env = {name: os.environ[name] for name in INHERITED if name in os.environ} | pin.serve.env
     if installed.pythonpath is not None:
         env["PYTHONPATH"] = installed.pythonpath
     return command, env
 
 
+def deviations(platform: str, command: Sequence[str]) -> tuple[str, ...]:
+    """What a vLLM command line lacks of the pin's required flags, or has of its forbidden ones; one sentence each.
+
+    vLLM takes `_` for `-` in an option, and argparse any unambiguous beginning of one: both spellings count.
+    """
+    serve, words = load(platform).serve, [_spelling(word) for word in command]
+    joined = "\0" + "\0".join(words) + "\0"
+    missing = [f"lacks {' '.join(flag)}" for flag in serve.required if "\0" + "\0".join(flag) + "\0" not in joined]
+    forbidden = [f"has {word}" for word in words if any(_means(word, option) for option in serve.forbidden)]
+    return (*missing, *forbidden)
+
+
+def _spelling(word: str) -> str:
+    option, equals, value = word.partition("=")
+    return option.replace("_", "-") + equals + value if word.startswith("--") else word
+
+
+def _means(word: str, option: str) -> bool:
+    name = word.partition("=")[0]
+    if option.startswith("--"):
+        return len(name) > MIN_ABBREVIATION and option.startswith(name)
+    return word.startswith(option) and not word.startswith("--")
+
+
 def _options(arguments: Sequence[str]) -> set[str]:
-    return {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+    return {_spelling(word).partition("=")[0] for word in arguments if word.startswith("--")}
 
 
-def _refuse_forbidden(pin: Pin, extra: Sequence[str]) -> None:
-    fixed = {flag[0] for flag in pin.serve.required}
-    for option in sorted(_options(extra)):
-        if option in pin.serve.forbidden:
-            raise UsageError(f"oracle.args has {option}, which oracle/pin.toml forbids", hint="remove it")
-        if option in fixed:
-            raise UsageError(f"oracle.args has {option}, which oracle/pin.toml already sets", hint="remove it")
+def _refuse(pin: Pin, extra: Sequence[str]) -> None:
+    fixed = {flag[0] for flag in pin.serve.required} | {"--host", "--port"}
+    for option in sorted(_options(extra) & fixed):
+        raise UsageError(f"oracle.args has {option}, which the gate sets itself", hint="remove it")
 
 
 def run_foreground(command: Sequence[str], env: dict[str, str]) -> int:
@@ -99,28 +131,36 @@ def run_foreground(command: Sequence[str], env: dict[str, str]) -> int:
             return stop_group(server)
         finally:
             signal.signal(signal.SIGTERM, previous)
-            _kill_rest(server.pid)
+            _end_group(server.pid)
 
 
 def stop_group(server: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> int:
-    """SIGINT to the server's process group; SIGKILL to what is left of it after timeout_s. Returns the exit status."""
+    """SIGINT to the server's process group; SIGKILL to what is left after timeout_s. Returns the exit status."""
     _signal_group(server.pid, signal.SIGINT)
     try:
         return server.wait(timeout_s)
     except subprocess.TimeoutExpired:
-        _kill_rest(server.pid)
+        _signal_group(server.pid, signal.SIGKILL)
         return server.wait()
 
 
-def _kill_rest(group: int) -> None:
-    _signal_group(group, signal.SIGKILL)
+def _end_group(group: int, grace_s: float = CHILDREN_GRACE_S) -> None:
+    """Let the children of an ended server end by themselves for grace_s, then kill what is left."""
+    deadline = time.monotonic() + grace_s
+    while _signal_group(group, None):
+        if time.monotonic() > deadline:
+            _signal_group(group, signal.SIGKILL)
+            return
+        time.sleep(0.05)
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
+def _signal_group(group: int, number: signal.Signals | None) -> bool:
+    """Send a signal (None: none) to a process group; False when it has no members."""
     try:
-        os.killpg(group, number)
+        os.killpg(group, number or 0)
     except ProcessLookupError:
-        return
+        return False
+    return True
 
 
 def _as_interrupt(_number: int, _frame: object) -> None:

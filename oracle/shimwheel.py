@@ -19,12 +19,12 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def build(pin: Pin, folder: Path) -> Path:
-    """Write `vllm-<runtime_version>-py3-none-any.whl` into folder and return its path; the same bytes every time."""
-    stem = f"vllm-{pin.runtime_version}"
+    """Write `vllm-<shim_version>-py3-none-any.whl` into folder and return its path; the same bytes every time."""
+    stem = f"vllm-{pin.shim_version}"
     info = f"{stem}.dist-info"
     files = {source.name: source.read_bytes() for source in sorted(SHIM_FOLDER.glob("oracle_cpu_*"))}
     files[f"{info}/METADATA"] = (
-        f"Metadata-Version: 2.1\nName: vllm\nVersion: {pin.runtime_version}\n"
+        f"Metadata-Version: 2.1\nName: vllm\nVersion: {pin.shim_version}\n"
         f"Summary: Names {pin.distribution} {pin.version} as vllm and lets it start beside a CPU torch.\n"
     ).encode()
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: oracle\nRoot-Is-Purelib: true\nTag: py3-none-any\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,9 +66,10 @@ def verify_installed(platform: str, root: Path | None = None) -> Verified:
     return verified
 
 
-def verify_running(url: str, platform: str) -> Verified:
+def verify_running(url: str, platform: str, expect: Mapping[str, str] | None = None) -> Verified:
     """Compare a running server with the pin: its version, and every read-back value it must report.
 
+    expect: more labels of its cache configuration, such as {"cache_dtype": "bfloat16"}; "max_model_len" is one too.
     OracleError when it cannot be reached, reports no such value, or differs.
     """
     pin = load(platform)
@@ -75,7 +77,7 @@ def verify_running(url: str, platform: str) -> Verified:
         seen = read_back(url)
     except httpx.HTTPError as error:
         raise OracleError(f"no oracle answers at {url}: {error}", hint="start one: python -m oracle serve") from error
-    verified = compare_running(pin, seen)
+    verified = compare_running(pin, seen, expect or {})
     verified.raise_if_different()
     return verified
 
@@ -98,8 +100,8 @@ def compare(pin: Pin, installed: Environment) -> Verified:
     if installed.source != "archive":
         for name in sorted(set(versions) - set(pin.lock) - TOOLS):
             differences.append(Difference(name, "not in the lock", versions[name]))
-    if pin.platform == "cpu" and versions.get("vllm") != pin.runtime_version:
-        differences.append(Difference("vllm (shim)", pin.runtime_version, versions.get("vllm", "not installed")))
+    if pin.shim_version is not None and versions.get("vllm") != pin.shim_version:
+        differences.append(Difference("vllm (shim)", pin.shim_version, versions.get("vllm", "not installed")))
     for file in held.changed:
         differences.append(Difference(file, "as in its wheel", "changed"))
     for file in held.missing:
@@ -107,10 +109,11 @@ def compare(pin: Pin, installed: Environment) -> Verified:
     return Verified(pin, installed.python, held.python, versions, tuple(differences), tuple(notes))
 
 
-def compare_running(pin: Pin, seen: ReadBack) -> Verified:
+def compare_running(pin: Pin, seen: ReadBack, expect: Mapping[str, str]) -> Verified:
     """A server's own words against the pin; a value that it does not report is a difference, never a pass."""
     pairs = [("version", pin.runtime_version, seen.version)]
-    pairs += [(name, value, seen.cache_config.get(name)) for name, value in pin.serve.read_back.items()]
+    reported = {"max_model_len": str(seen.max_model_len)} | seen.cache_config
+    pairs += [(name, value, reported.get(name)) for name, value in {**pin.serve.read_back, **expect}.items()]
     differences = [
         Difference(what, pinned, found if found is not None else "not reported")
         for what, pinned, found in pairs
