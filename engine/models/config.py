@@ -1,0 +1,193 @@
+"""TextConfig: what config.json says of the text model, validated; under a vision wrapper or on its own.
+
+Field names are Hugging Face's. What would change the computation and is not implemented here (another activation,
+biases, scaled rope, tokens routed without renormalising) is refused by name: ignoring it would give plausible nonsense.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from engine.weights.errors import CheckpointError
+
+ARCHITECTURES = {
+    "Qwen3_5ForConditionalGeneration": "dense",
+    "Qwen3_5ForCausalLM": "dense",
+    "Qwen3_5MoeForConditionalGeneration": "moe",
+    "Qwen3_5MoeForCausalLM": "moe",
+}
+
+LayerType = Literal["linear_attention", "full_attention"]
+Positive = Annotated[int, Field(gt=0)]
+
+
+def _ids(value: object) -> object:
+    """eos_token_id is null, one id, or a list of ids."""
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+class TextConfig(BaseModel):
+    """One text model. Sizes are in elements; `num_experts` 0 means a dense MLP."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True, allow_inf_nan=False)
+
+    vocab_size: Positive
+    hidden_size: Positive
+    num_hidden_layers: Positive
+    layer_types: Annotated[tuple[LayerType, ...], Field(strict=False)]
+    rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-6
+    max_position_embeddings: Positive = 262144
+    tie_word_embeddings: bool = False
+    dtype: str = "bfloat16"
+    eos_token_ids: Annotated[tuple[int, ...], Field(strict=False, alias="eos_token_id"), BeforeValidator(_ids)] = ()
+    """Ids that end a sequence: config.json's, then those generation_config.json adds."""
+
+    num_attention_heads: Positive
+    num_key_value_heads: Positive
+    head_dim: Positive
+    rope_theta: Annotated[float, Field(gt=0)]
+    partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] = 1.0
+    mrope_section: Annotated[tuple[int, ...], Field(strict=False)] = ()
+    """Frequencies per position stream (time, height, width). All streams are equal for text."""
+
+    linear_num_key_heads: Positive
+    linear_num_value_heads: Positive
+    linear_key_head_dim: Positive
+    linear_value_head_dim: Positive
+    linear_conv_kernel_dim: Literal[4] = 4
+
+    intermediate_size: int = 0
+    num_experts: Annotated[int, Field(ge=0)] = 0
+    num_experts_per_tok: Annotated[int, Field(ge=0)] = 0
+    moe_intermediate_size: Annotated[int, Field(ge=0)] = 0
+    shared_expert_intermediate_size: Annotated[int, Field(ge=0)] = 0
+
+    # Only the one value that is implemented; anything else is an error that names the key.
+    hidden_act: Literal["silu"] = "silu"
+    attention_bias: Literal[False] = False
+    attn_output_gate: Literal[True] = True
+    norm_topk_prob: Literal[True] = True
+    rope_type: Literal["default"] = "default"
+    mamba_ssm_dtype: Literal["float32"] = "float32"
+
+    @property
+    def is_moe(self) -> bool:
+        return self.num_experts > 0
+
+    @property
+    def rotary_dim(self) -> int:
+        """Leading dimensions of each head that rotate; the rest pass through."""
+        return int(self.head_dim * self.partial_rotary_factor)
+
+    @property
+    def key_dim(self) -> int:
+        return self.linear_num_key_heads * self.linear_key_head_dim
+
+    @property
+    def value_dim(self) -> int:
+        return self.linear_num_value_heads * self.linear_value_head_dim
+
+    @property
+    def conv_dim(self) -> int:
+        """Channels of the GDN convolution: q, k and v of all heads."""
+        return 2 * self.key_dim + self.value_dim
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        def need(holds: bool, message: str) -> None:
+            if not holds:
+                raise ValueError(message)
+
+        need(
+            len(self.layer_types) == self.num_hidden_layers,
+            f"layer_types has {len(self.layer_types)} entries, expected num_hidden_layers = {self.num_hidden_layers}",
+        )
+        for many, few in (
+            ("num_attention_heads", "num_key_value_heads"),
+            ("linear_num_value_heads", "linear_num_key_heads"),
+        ):
+            a, b = getattr(self, many), getattr(self, few)
+            need(a % b == 0, f"{many} = {a} is not a multiple of {few} = {b}")
+        need(self.rotary_dim > 0 and self.rotary_dim % 2 == 0, f"rotary dimension {self.rotary_dim} is not even")
+        need(
+            not self.mrope_section or sum(self.mrope_section) == self.rotary_dim // 2,
+            f"mrope_section {list(self.mrope_section)} does not sum to half the rotary dimension {self.rotary_dim}",
+        )
+        if self.is_moe:
+            need(
+                0 < self.num_experts_per_tok <= self.num_experts,
+                f"num_experts_per_tok = {self.num_experts_per_tok}, expected 1..num_experts = {self.num_experts}",
+            )
+            need(self.moe_intermediate_size > 0, "moe_intermediate_size is missing")
+            need(self.shared_expert_intermediate_size > 0, "shared_expert_intermediate_size is missing")
+        else:
+            need(self.intermediate_size > 0, "intermediate_size is missing")
+        return self
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises CheckpointError where the file is missing, not JSON, or something else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: not found; expected a Hugging Face checkpoint folder") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path}: not JSON ({error}); download it again") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: found a JSON {type(content).__name__}, expected an object; download it again")
+    return content
+
+
+def load_text_config(path: Path) -> TextConfig:
+    """Read the folder's config.json and generation_config.json. Raises CheckpointError naming the key."""
+    file = path / "config.json"
+    config = read_json(file)
+    kind = _kind(file, config)
+    text = config.get("text_config", config)
+    if not isinstance(text, dict):
+        raise CheckpointError(f"{file}: text_config is a {type(text).__name__}, expected an object")
+    flat = _flatten_rope(text)
+    flat.setdefault("tie_word_embeddings", config.get("tie_word_embeddings", False))
+    flat.setdefault("layer_types", _layer_types(flat))
+    if kind == "dense":
+        flat["num_experts"] = 0
+    try:
+        parsed = TextConfig.model_validate(flat)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        found = f"{key} = {first['input']!r}: " if key and first["type"] != "missing" else f"{key}: " if key else ""
+        raise CheckpointError(f"{file}: {found}{first['msg'].removeprefix('Value error, ')}") from None
+    if kind == "moe" and not parsed.is_moe:
+        raise CheckpointError(f"{file}: architecture {config['architectures'][0]} without num_experts; expected them")
+    return parsed.model_copy(update={"eos_token_ids": _all_eos_ids(path, parsed)})
+
+
+def _kind(file: Path, config: dict[str, Any]) -> str:
+    names = config.get("architectures") or ["none"]
+    if names[0] not in ARCHITECTURES:
+        raise CheckpointError(f"{file}: architecture {names[0]}; this engine runs {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[names[0]]
+
+
+def _flatten_rope(text: dict[str, Any]) -> dict[str, Any]:
+    """Rope settings stand in rope_parameters today, and stood in rope_scaling and beside it before."""
+    rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    return {**text, **rope, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
+
+
+def _layer_types(text: dict[str, Any]) -> list[str]:
+    layers, every = text.get("num_hidden_layers", 0), text.get("full_attention_interval", 4)
+    return ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
+
+
+def _all_eos_ids(path: Path, config: TextConfig) -> tuple[int, ...]:
+    file = path / "generation_config.json"
+    extra = _ids(read_json(file).get("eos_token_id")) if file.is_file() else []
+    if not isinstance(extra, list) or not all(isinstance(i, int) for i in extra):
+        raise CheckpointError(f"{file}: eos_token_id = {extra!r}, expected an id or a list of ids")
+    return tuple(dict.fromkeys((*config.eos_token_ids, *extra)))
