@@ -25,8 +25,10 @@ def run_leg(
     store: Store,
     other_pids: tuple[int | None, ...] = (),
     lock_held: Callable[[], bool],
-) -> LegRow:
-    """Measure one leg and put it on disk. What a server does wrong becomes failed requests.
+) -> tuple[LegRow, str | None]:
+    """Measure one leg and put it on disk; returns its row and the first error of its requests.
+
+    What a server does wrong becomes failed requests.
 
     other_pids: the other arm's server, whose CPU time is not foreign load.
     Raises StorageError when the records cannot be written; an interrupted leg writes nothing.
@@ -51,7 +53,7 @@ def run_leg(
         start_ns=recording.start_ns,
         end_ns=recording.end_ns,
         requests=len(rows),
-        failed=sum(row.error is not None for row in rows),
+        failed=sum(one.error is not None for one in rows),
         server_pid=server.pid,
         server_start_id=start_id,
         server_start_id_after=server.start_id,
@@ -69,7 +71,7 @@ def run_leg(
     )
     store.append_identities([one for one in (before, after) if one is not None])
     store.append_leg(row, rows, sampler.rows)
-    return row
+    return row, next((one.error for one in rows if one.error is not None), None)
 
 
 def _spec(plan: Plan, leg: PlannedLeg, server: Server, phase: Phase) -> drive.LoadSpec:

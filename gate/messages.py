@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gate.observe.rows import Finding
+
 ARM_DIED = "died"
 ARM_ANSWERS_NOTHING = "answered no request"
 INTERRUPTED = "interrupted: stopping both servers; what was measured so far is kept"
@@ -23,12 +25,21 @@ def leg(order: int, of: int, arm: str, concurrency: int, repetition: int) -> str
     return f"leg {order + 1}/{of}: {arm} c{concurrency} r{repetition}"
 
 
-def leg_failed(leg_id: str, failed: int, requests: int, first_error: str) -> str:
-    return f"{leg_id}: {failed} of {requests} requests failed, first: {first_error}"
+def leg_failed(leg_id: str, failed: int, requests: int, first: str) -> str:
+    return f"{leg_id}: {failed} of {requests} requests failed, first: {first}"
 
 
-def cut_short(done: int, planned: int) -> str:
-    return f"{done} of {planned} legs measured: the report is partial; gate resume continues with the next leg"
+def cut_short(done: int, planned: int, why: str, run_id: str) -> str:
+    because = f"{why}; " if why else ""
+    return f"{because}{done} of {planned} legs measured and judged; gate resume {run_id} goes on with the next"
+
+
+def resumed(done: int, planned: int) -> Finding:
+    return Finding(
+        code="resumed",
+        message=f"resumed after {done} of {planned} legs: servers and host may not be as they were before",
+        hint="run again without interruption",
+    )
 
 
 def margins(count: int) -> str:

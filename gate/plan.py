@@ -33,7 +33,7 @@ class ArmPlan(Row):
     """The whole allow-listed environment the server gets; nothing else is inherited."""
     url: str
     model: str
-    """Name to send in requests."""
+    """Name to send in requests; empty for a command or URL: the one model it serves."""
     checkpoint: str
     checkpoint_digest: str | None
 

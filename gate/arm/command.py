@@ -31,7 +31,7 @@ def plan(command: str, seat: Seat) -> ArmPlan:
         argv=argv,
         env=seat.env,
         url=seat.url,
-        model=seat.checkpoint,
+        model="",
         checkpoint=seat.checkpoint,
         checkpoint_digest=seat.digest,
     )

@@ -47,7 +47,7 @@ def plan(url: str, seat: Seat) -> ArmPlan:
         argv=None,
         env={},
         url=url.rstrip("/").removesuffix("/v1"),
-        model=seat.checkpoint,
+        model="",
         checkpoint=seat.checkpoint,
         checkpoint_digest=None,
     )

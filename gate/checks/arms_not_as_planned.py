@@ -30,7 +30,7 @@ HINT = "read the arm's log for the setting it refused, and check what else could
 
 def differences(identity: Identity, arm: ArmPlan, recipe: Recipe) -> list[str]:
     """`key is found, planned expected`, for each key that was read back and differs."""
-    keys: list[tuple[str, object, object]] = [("model", identity.model, arm.model)]
+    keys: list[tuple[str, object, object]] = [("model", identity.model, arm.model)] if arm.model else []
     if arm.kind in ("engine", "vllm"):
         keys.append(("max_model_len", identity.max_model_len, recipe.max_model_len))
     if recipe.kv_cache_dtype != "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import types
 import typing
 from collections.abc import Sequence
@@ -71,4 +72,8 @@ def _column(annotation: Any) -> tuple[pa.DataType, bool]:
         return pa.list_(_column(arguments[0])[0]), False
     if origin is Literal:
         return pa.string(), False
+    if issubclass(annotation, enum.StrEnum):
+        return pa.string(), False
+    if issubclass(annotation, Row):
+        return pa.struct([pa.field(name, *_column(f.annotation)) for name, f in annotation.model_fields.items()]), False
     return SCALARS[annotation], False

@@ -65,18 +65,18 @@ def identify(url: str, arm: Arm) -> Identity:
 
 
 def served_model(url: str, planned: str) -> str:
-    """The name to send: the planned one where the server knows it, else the only one it serves.
+    """The name to send: the planned one; where none is planned, the only one it serves.
 
-    Raises ArmError when it serves several and none is the planned one.
+    Raises ArmError when it serves another, or several to choose from.
     """
     with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
         models = _json(client, "/v1/models") or {}
     names = [str(entry.get("id")) for entry in models.get("data", []) if isinstance(entry, dict)]
     if planned in names:
         return planned
-    if len(names) == 1:
+    if not planned and len(names) == 1:
         return names[0]
-    raise ArmError(f"{url} serves {', '.join(names) or 'no model'}", expected=f"{planned}, or exactly one model")
+    raise ArmError(f"{url} serves {', '.join(names) or 'no model'}", expected=planned or "exactly one model")
 
 
 def counters(url: str) -> Counters:

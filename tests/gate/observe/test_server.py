@@ -42,12 +42,14 @@ def test_absent_server_is_an_arm_error() -> None:
     assert server.start_time("http://127.0.0.1:9") is None
 
 
-def test_served_model_prefers_the_planned_name_and_takes_an_only_one() -> None:
+def test_served_model_is_the_planned_one_or_the_only_one() -> None:
     with FakeServer(preset("good", model="only")) as fake:
         assert server.served_model(fake.url, "only") == "only"
-        assert server.served_model(fake.url, "/models/x") == "only"
-    with pytest.raises(ArmError, match="serves no model"):
-        server.served_model("http://127.0.0.1:9", "x")
+        assert server.served_model(fake.url, "") == "only"
+        with pytest.raises(ArmError, match="serves only; expected other"):
+            server.served_model(fake.url, "other")
+    with pytest.raises(ArmError, match="serves no model; expected exactly one model"):
+        server.served_model("http://127.0.0.1:9", "")
 
 
 def test_counters_are_differences_and_unknown_stays_unknown() -> None:

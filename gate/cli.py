@@ -1,0 +1,213 @@
+"""0 Arguments, help, exit codes; no logic. Commands import what they need, so that --help is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gate import interrupt
+from gate.errors import INTERRUPTED, USAGE, GateError
+from oracle.cli import app as oracle_app
+
+app = typer.Typer(
+    name="gate",
+    help="Is an LLM engine at least as fast, as small and as right as the pinned vLLM, on this machine, today?",
+    epilog="Exit codes: 0 pass, 1 fail, 2 inconclusive, 3 void, 64 usage, 69 something is missing, 75 lock held.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+recipes_app = typer.Typer(name="recipe", help="The gated models.", no_args_is_help=True)
+app.add_typer(recipes_app)
+app.add_typer(oracle_app, name="oracle")
+
+RecipeOption = Annotated[str | None, typer.Option("--recipe", help="Name under recipes/, or a TOML file.")]
+ModelOption = Annotated[str | None, typer.Option("--model", help="Hub id or folder; finds the recipe that has it.")]
+ConcOption = Annotated[str | None, typer.Option("--conc", help="Concurrency levels, such as 1,2,4,8.")]
+RepsOption = Annotated[int | None, typer.Option("--reps", help="Repetitions per arm and level.")]
+CandidateOption = Annotated[
+    str | None,
+    typer.Option("--candidate", help='"engine", "vllm", a command line with {model} {port} {host}, or an http:// URL.'),
+]
+OracleOption = Annotated[str | None, typer.Option("--oracle", help='"vllm" (the pinned one), a command line or a URL.')]
+ResidencyOption = Annotated[
+    str | None, typer.Option("--residency", help="both: two warm servers; alternate: one at a time.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the prompts.")]
+CoinOption = Annotated[str | None, typer.Option("--coin", help="candidate or oracle opens; tossed if not given.")]
+PortOption = Annotated[int, typer.Option("--port", help="The candidate's port; the oracle gets the next one.")]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder of all results.")]
+RunArgument = Annotated[str | None, typer.Argument(help="Run id, its beginning, or a folder; the newest if left out.")]
+RESULTS = Path("results")
+PORT = 18101
+
+
+@app.command()
+def run(
+    recipe: RecipeOption = None,
+    model: ModelOption = None,
+    conc: ConcOption = None,
+    reps: RepsOption = None,
+    candidate: CandidateOption = None,
+    oracle: OracleOption = None,
+    residency: ResidencyOption = None,
+    seed: SeedOption = None,
+    coin: CoinOption = None,
+    port: PortOption = PORT,
+    out: OutOption = RESULTS,
+) -> None:
+    """Start both servers, drive them in turns, judge, report. The exit code is the verdict."""
+    from gate.inputs import Asked
+    from gate.progress import Ui
+    from gate.run import run as run_gate
+
+    asked = Asked(recipe, model, conc, reps, candidate, oracle, residency, seed, coin, port)
+    raise typer.Exit(run_gate(asked, out, Ui()))
+
+
+@app.command()
+def plan(
+    recipe: RecipeOption = None,
+    model: ModelOption = None,
+    conc: ConcOption = None,
+    reps: RepsOption = None,
+    candidate: CandidateOption = None,
+    oracle: OracleOption = None,
+    residency: ResidencyOption = None,
+    seed: SeedOption = None,
+    coin: CoinOption = None,
+    port: PortOption = PORT,
+    as_json: Annotated[bool, typer.Option("--json", help="The plan as a run would store it.")] = False,
+) -> None:
+    """Print what a run would do: legs in order, both command lines, the plan's id. Starts nothing."""
+    from gate.inputs import Asked, plan_for
+    from gate.listing import plan_text
+
+    made = plan_for(Asked(recipe, model, conc, reps, candidate, oracle, residency, seed, coin, port))
+    typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made))
+
+
+@app.command()
+def resume(name: RunArgument = None, out: OutOption = RESULTS) -> None:
+    """Go on with an interrupted run at its next leg, under the same plan."""
+    from gate.progress import Ui
+    from gate.run import resume as resume_gate
+    from gate.runs import find
+
+    raise typer.Exit(resume_gate(find(name, out), Ui()))
+
+
+@app.command()
+def report(name: RunArgument = None, out: OutOption = RESULTS) -> None:
+    """Derive a run's report again from its raw records. The exit code is the verdict."""
+    from gate.conclude import conclude
+    from gate.runs import find
+
+    raise typer.Exit(conclude(find(name, out)).exit_code)
+
+
+@app.command()
+def show(
+    name: RunArgument = None,
+    out: OutOption = RESULTS,
+    every: Annotated[bool, typer.Option("--all", help="Every cell, not only the primary ones.")] = False,
+) -> None:
+    """Print a run's table as it was reported."""
+    from gate.conclude import print_table, stored
+    from gate.runs import find
+
+    folder = find(name, out)
+    print_table(stored(folder), folder, every)
+
+
+@app.command("list")
+def list_runs(out: OutOption = RESULTS) -> None:
+    """The runs under a results folder, oldest first."""
+    from gate.listing import runs_text
+    from gate.runs import entries
+
+    typer.echo(runs_text(entries(out), out))
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine can and cannot do, and what to do about it."""
+    from gate.doctor import examine
+
+    raise typer.Exit(examine())
+
+
+@app.command("calibrate-client")
+def calibrate_client(
+    streams: Annotated[int, typer.Option(help="Streams at once.", min=1)] = 8,
+) -> None:
+    """Measure the client's own cost per event and its skew against a loopback server."""
+    from gate.client.calibrate import calibrate
+    from gate.listing import client_text
+
+    typer.echo(client_text(calibrate(streams=streams)))
+
+
+@app.command()
+def version() -> None:
+    """The gate's version."""
+    import importlib.metadata
+
+    typer.echo(importlib.metadata.version("gate-and-engine"))
+
+
+@recipes_app.command("list")
+def recipe_list() -> None:
+    """Every recipe that comes with the project, with its checkpoint."""
+    from gate.listing import recipes_text
+
+    typer.echo(recipes_text())
+
+
+@recipes_app.command("show")
+def recipe_show(name: Annotated[str, typer.Argument(help="Name or TOML file.")]) -> None:
+    """A recipe with every default filled in."""
+    from gate.recipe import load
+
+    typer.echo(load(name).model_dump_json(indent=2))
+
+
+@recipes_app.command("check")
+def recipe_check(names: Annotated[list[str], typer.Argument(help="Names or TOML files.")]) -> None:
+    """Read recipes strictly; the first mistake is one line and exit code 64."""
+    from gate.recipe import load
+
+    for name in names:
+        typer.echo(f"{name}: {load(name).name} is well-formed")
+
+
+CommandLineError: Any = typer.BadParameter.__mro__[2]
+"""Base of every mistake the argument parser reports; typer does not name it."""
+
+
+def main() -> None:
+    """Run; whatever the user can act on is one line on standard error and its exit code."""
+    interrupt.install()
+    try:
+        code = app(standalone_mode=False)
+    except GateError as error:
+        code = _say(str(error), error.exit_code)
+    except CommandLineError as error:
+        text = " ".join(error.format_message().split())
+        code = _say(text, USAGE) if text else USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        code = _say("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # the reader has seen enough: `gate list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
+
+
+def _say(text: str, code: int) -> int:
+    typer.echo(f"gate: {text}", err=True)
+    return code

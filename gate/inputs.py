@@ -1,0 +1,116 @@
+"""2 What a plan takes from this machine: the recipe as asked for, checkpoint folders, vocabulary, ports, the coin."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import secrets
+from dataclasses import dataclass
+
+from gate.arm import Seat, allowed, plan_arm
+from gate.errors import UsageError
+from gate.metrics import AXIS_NAMES
+from gate.observe.rows import ARMS, Arm
+from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
+from gate.preflight import checkpoint
+from gate.recipe import Recipe, find, load, override
+from gate.workload import vocabulary
+
+DEFAULT_PORT = 18101
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A command line, as typed; None is "as the recipe says"."""
+
+    recipe: str | None = None
+    model: str | None = None
+    concurrency: str | None = None
+    repetitions: int | None = None
+    candidate: str | None = None
+    oracle: str | None = None
+    residency: str | None = None
+    seed: int | None = None
+    coin: str | None = None
+    port: int = DEFAULT_PORT
+    """The candidate's; the oracle gets the next one."""
+
+
+def recipe_for(asked: Asked) -> Recipe:
+    """
+    Raises:
+        UsageError: neither or both of recipe and model, an unknown one, or a value out of range.
+    """
+    if (asked.recipe is None) == (asked.model is None):
+        raise UsageError("--recipe and --model: exactly one is needed", hint="gate recipe list shows the recipes")
+    recipe = load(asked.recipe) if asked.recipe is not None else find(asked.model or "")
+    recipe = override(
+        recipe,
+        concurrency=None if asked.concurrency is None else levels(asked.concurrency),
+        repetitions=asked.repetitions,
+        residency=asked.residency,
+        candidate=asked.candidate,
+        oracle=asked.oracle,
+        seed=asked.seed,
+    )
+    for name in recipe.protocol.primary:
+        if name not in AXIS_NAMES:
+            near = difflib.get_close_matches(name, AXIS_NAMES, 1)
+            raise UsageError(f"primary axis {name!r} does not exist", hint=f"did you mean {near[0]!r}?" if near else "")
+    return recipe
+
+
+def levels(text: str) -> tuple[int, ...]:
+    """ "1,2,4" -> (1, 2, 4)."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"--conc {text!r}", expected="numbers with commas between, such as 1,2,4,8") from error
+
+
+def coin_for(asked: str | None) -> Arm:
+    """The arm that opens: tossed, unless it is given to repeat an order."""
+    if asked is None:
+        return secrets.choice(ARMS)
+    for arm in ARMS:
+        if asked == arm:
+            return arm
+    raise UsageError(f"--coin {asked!r}", expected=" or ".join(ARMS))
+
+
+def plan_for(asked: Asked) -> Plan:
+    """Recipe, checkpoints and vocabulary of this machine -> Plan. Nothing is started.
+
+    Raises:
+        UsageError, CheckpointError, OracleError: one line each.
+    """
+    recipe = recipe_for(asked)
+    coin = coin_for(asked.coin)
+    if not 1 <= asked.port < 65535:
+        raise UsageError(f"--port {asked.port}", expected="1 to 65534; the oracle gets the next one")
+    shipped, copy = checkpoint.resolve(recipe)
+
+    def arm_plan(arm: Arm, port: int) -> ArmPlan:
+        table = recipe.candidate if arm == "candidate" else recipe.oracle
+        # vLLM as candidate is an A/A run: it needs the copy that its platform can run, as the oracle does.
+        folder = copy if arm == "oracle" or table.kind == "vllm" else shipped
+        seat = Seat(
+            arm=arm,
+            port=port,
+            checkpoint=str(folder.path),
+            digest=folder.digest,
+            args=table.args,
+            inherited=allowed(os.environ),
+            own_env=table.env,
+        )
+        return plan_arm(table.kind, seat, recipe)
+
+    size, reserved = vocabulary(shipped.path)
+    return make_plan(
+        recipe,
+        coin=coin,
+        seed=recipe.workload.seed,
+        candidate=arm_plan("candidate", asked.port),
+        oracle=arm_plan("oracle", asked.port + 1),
+        vocabulary=Vocabulary(size=size, reserved=tuple(sorted(reserved))),
+    )

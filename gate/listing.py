@@ -1,0 +1,84 @@
+"""Plain text for `gate plan`, `gate list`, `gate recipe list` and `gate calibrate-client`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gate import recipe as recipes
+from gate.plan import ArmPlan, Plan
+from gate.report.model import ClientCost
+from gate.runs import Entry
+from gate.units import DASH, number
+
+
+def plan_text(plan: Plan) -> str:
+    """Both arms, the legs in order, the id."""
+    workload, protocol = plan.recipe.workload, plan.recipe.protocol
+    rows = [("leg", "arm", "conc", "rep", "requests", "prompts sha256")]
+    rows += [
+        (leg.leg_id, leg.arm, str(leg.concurrency), str(leg.repetition), str(leg.requests), leg.prompts_sha256[:12])
+        for leg in plan.legs
+    ]
+    return "\n".join(
+        [
+            f"plan       {plan.plan_id}",
+            f"recipe     {plan.recipe.name}: {workload.prompt_tokens} in, {workload.output_tokens} out, "
+            f"{workload.arrival} loop, residency {protocol.residency}, seed {plan.seed}, the {plan.coin} opens",
+            *_arm(plan.candidate),
+            *_arm(plan.oracle),
+            "",
+            _columns(rows),
+        ]
+    )
+
+
+def runs_text(entries: Sequence[Entry], out: Path) -> str:
+    if not entries:
+        return f"no runs under {out}"
+    rows = [("run", "host", "verdict", "binding", "legs")]
+    for entry in entries:
+        binding = DASH if entry.binding is None else "binding" if entry.binding else "indicative"
+        legs = f"{entry.legs}/{DASH if entry.planned is None else entry.planned}"
+        rows.append((entry.run_id, entry.host, entry.verdict or DASH, binding, legs + _unfinished(entry)))
+    return _columns(rows)
+
+
+def recipes_text() -> str:
+    rows = [("recipe", "checkpoint", "conc", "description")]
+    for name in recipes.names():
+        recipe = recipes.load(name)
+        checkpoint = recipe.checkpoint
+        source = f"{checkpoint.hub}@{(checkpoint.revision or '')[:12]}" if checkpoint.hub else str(checkpoint.path)
+        levels = ",".join(map(str, recipe.protocol.concurrency))
+        rows.append((name, source, levels, recipe.description))
+    return _columns(rows)
+
+
+def client_text(cost: ClientCost) -> str:
+    return (
+        f"client: {number(cost.cpu_us_per_event, 3)} µs CPU per event, skew p50 {number(cost.skew_p50_ms, 3)} ms, "
+        f"p90 {number(cost.skew_p90_ms, 3)} ms at {cost.streams} streams, {cost.events} events"
+    )
+
+
+def _arm(arm: ArmPlan) -> list[str]:
+    command = shlex.join(arm.argv) if arm.argv is not None else f"attached, {arm.url}"
+    return [
+        f"{arm.arm:<10} {command}",
+        f"           checkpoint {arm.checkpoint}, digest {arm.checkpoint_digest or DASH}",
+        f"           environment {' '.join(f'{name}={value}' for name, value in sorted(arm.env.items())) or DASH}",
+    ]
+
+
+def _unfinished(entry: Entry) -> str:
+    return "" if entry.complete else " incomplete"
+
+
+def _columns(rows: Iterable[tuple[str, ...]]) -> str:
+    table = list(rows)
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+    )

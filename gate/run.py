@@ -1,0 +1,105 @@
+"""0 The whole flow on one screen, one line per number: plan, lock, preflight, legs, judgement, report, exit code."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gate import margins, messages
+from gate.arm.pair import Pair
+from gate.client.calibrate import calibrate
+from gate.conclude import conclude
+from gate.errors import INTERRUPTED, ArmError, UsageError
+from gate.inputs import Asked, plan_for
+from gate.leg import run_leg
+from gate.lock import Lock, hold
+from gate.observe import store
+from gate.observe.machine import host, machine
+from gate.observe.server import served_model
+from gate.plan import Plan
+from gate.preflight import preflight
+from gate.progress import Ui
+
+
+def run(asked: Asked, out: Path, ui: Ui) -> int:
+    """Measure, judge, report. Returns the exit code; raises GateError for what keeps a run from starting."""
+    plan = plan_for(asked)  # 1, 2 recipe, checkpoints -> plan
+    ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
+    with hold(plan.recipe) as lock:  # 3 one gate per device
+        findings = preflight(plan, out)  # 3 what must hold before the first leg
+        started = datetime.now(UTC)
+        name = f"{started:%Y%m%dT%H%M%SZ}-{plan.recipe.name}-{plan.plan_id[:8]}"
+        about = store.RunFile(
+            run_id=name,
+            host=host(),
+            started_at=started.isoformat(timespec="seconds"),
+            machine=machine(),
+            client=calibrate(),
+            preflight=findings,
+        )
+        place = store.Store(out / about.host / name)
+        place.create(plan, about)
+        return measure(plan, place, lock, ui)
+
+
+def resume(folder: Path, ui: Ui) -> int:
+    """Go on with an interrupted run at its next leg, under the same plan."""
+    so_far = store.read_run(folder)
+    plan = so_far.plan
+    if store.is_complete(folder):
+        raise UsageError(f"{folder.name} is complete", hint=f"gate show {folder.name}")
+    with hold(plan.recipe) as lock:
+        place, about = store.Store(folder), store.read_run_file(folder)
+        findings = [*about.preflight, messages.resumed(len(so_far.legs), len(plan.legs))]
+        findings += [finding for finding in preflight(plan, folder.parents[1]) if finding not in findings]
+        place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
+        return measure(plan, place, lock, ui)
+
+
+def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
+    """4 to 8; whatever ends it early, both servers are gone afterwards and every finished leg is judged."""
+    cut: KeyboardInterrupt | ArmError | None = None
+    try:
+        with Pair(plan, place.logs, ui.say) as pair:
+            legs(plan, place, pair, lock, ui)  # 4 raw records to disk after each leg
+            ask_margins(place, pair, ui)  # 7 the oracle's own doubt at each divergence
+    except KeyboardInterrupt as error:
+        cut = error
+        ui.say(messages.INTERRUPTED)
+    except ArmError as error:
+        cut = error
+    done = store.read_run(place.folder).legs
+    if cut is not None and not done:
+        raise cut
+    if cut is not None:
+        ui.say(messages.cut_short(len(done), len(plan.legs), str(cut), place.folder.name))
+    finished_at = datetime.now(UTC).isoformat(timespec="seconds") if cut is None else None
+    report = conclude(place.folder, finished_at)  # 5, 6, 7, 8 checks, metrics, statistics, verdict, report
+    return INTERRUPTED if isinstance(cut, KeyboardInterrupt) else report.exit_code
+
+
+def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None:
+    """The legs that are not on disk yet, in planned order."""
+    done = {row.leg_id for row in store.read_run(place.folder).legs}
+    with ui.legs(len(done), len(plan.legs)):
+        for leg in plan.legs:
+            if leg.leg_id in done:
+                continue
+            ui.leg(messages.leg(leg.order, len(plan.legs), leg.arm, leg.concurrency, leg.repetition))
+            server, began = pair.ready(leg), time.monotonic()
+            row, error = run_leg(plan, leg, server, store=place, other_pids=pair.pids(), lock_held=lock.held)
+            if error is not None:
+                ui.say(messages.leg_failed(row.leg_id, row.failed, row.requests, error))
+            pair.note(row)
+            ui.leg_done(time.monotonic() - began)
+
+
+def ask_margins(place: store.Store, pair: Pair, ui: Ui) -> None:
+    run = store.read_run(place.folder)
+    found = margins.splits(run)
+    if found:
+        ui.say(messages.margins(len(found)))
+        server = pair.oracle()
+        model = served_model(server.url, run.plan.oracle.model)
+        place.write_margins(margins.ask(run, found, server.url, model))

@@ -1,0 +1,86 @@
+"""The runs under a results folder: by name, by path, or the newest."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from gate.errors import UsageError
+from gate.observe.store import COMPLETE, PLAN
+
+RESULTS = Path("results")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of `gate list`; what a run does not have yet is None."""
+
+    folder: Path
+    host: str
+    run_id: str
+    recipe: str | None
+    verdict: str | None
+    binding: bool | None
+    legs: int
+    planned: int | None
+    complete: bool
+
+
+def find(name: str | None, out: Path = RESULTS) -> Path:
+    """Folder of a run: a path, a run id, the beginning of one, or None for the newest.
+
+    Raises:
+        UsageError: there is none, or several begin like that.
+    """
+    if name is not None and (Path(name) / PLAN).is_file():
+        return Path(name)
+    folders = _folders(out)
+    if not folders:
+        raise UsageError(f"no runs under {out}", hint="gate run makes one; --out names another folder")
+    if name is None:
+        return folders[-1]
+    matches = [folder for folder in folders if folder.name == name] or [f for f in folders if f.name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise UsageError(f"{len(matches)} runs begin with {name!r}", expected="one", hint="give more of its name")
+    near = difflib.get_close_matches(name, [folder.name for folder in folders], n=1, cutoff=0.5)
+    raise UsageError(
+        f"no run {name!r} under {out}", hint=f"did you mean {near[0]}?" if near else "gate list shows them"
+    )
+
+
+def entries(out: Path = RESULTS) -> tuple[Entry, ...]:
+    """Oldest first; a damaged folder is listed with what can still be read."""
+    return tuple(_entry(folder) for folder in _folders(out))
+
+
+def _folders(out: Path) -> list[Path]:
+    return sorted((plan.parent for plan in out.glob(f"*/*/{PLAN}")), key=lambda folder: (folder.name, str(folder)))
+
+
+def _entry(folder: Path) -> Entry:
+    report, plan = _json(folder / "report.json"), _json(folder / PLAN)
+    legs = plan.get("legs")
+    recipe = plan.get("recipe")
+    return Entry(
+        folder=folder,
+        host=folder.parent.name,
+        run_id=folder.name,
+        recipe=str(recipe["name"]) if isinstance(recipe, dict) and "name" in recipe else None,
+        verdict=str(report["verdict"]) if "verdict" in report else None,
+        binding=bool(report["binding"]) if "binding" in report else None,
+        legs=len(list(folder.glob("legs/*/legs.parquet"))),
+        planned=len(legs) if isinstance(legs, list) else None,
+        complete=(folder / COMPLETE).is_file(),
+    )
+
+
+def _json(path: Path) -> dict[str, object]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
