@@ -212,7 +212,7 @@ class Build:
         return dataclasses.replace(run, legs=legs)
 
     @staticmethod
-    def alter_request(run: RunData, leg_id: str, index: int, **changes: Any) -> RunData:
+    def alter_request(run: RunData, leg_id: str, index: int, /, **changes: Any) -> RunData:
         requests = tuple(
             r.model_copy(update=changes) if (r.leg_id, r.index) == (leg_id, index) else r for r in run.requests
         )

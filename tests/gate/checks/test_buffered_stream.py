@@ -1,0 +1,50 @@
+"""buffered-stream: token times must be the tokens' own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+
+def lumps(run: Any, leg: str, sizes: tuple[int, ...]) -> Any:
+    """Re-stamp the leg's tokens: each lump arrives when its last token did."""
+
+    def restamp(row: Any) -> Any:
+        stamps: list[int] = []
+        for size in sizes:
+            stamps += [row.token_times_ns[len(stamps) + size - 1]] * size
+        return row.model_copy(update={"token_times_ns": tuple(stamps), "first_token_ns": stamps[0]})
+
+    requests = tuple(restamp(r) if r.leg_id == leg else r for r in run.requests)
+    return dataclasses.replace(run, requests=requests)
+
+
+def test_a_whole_answer_in_one_read_voids_the_streaming_axes(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    findings = found(lumps(run, leg, (8,)), "buffered-stream")
+    assert {f.axis for f in findings} == {"ttft", "tpot", "itl"}
+    assert {f.leg_id for f in findings} == {leg}
+    assert "8.00 tokens a read; expected at most 1.5" in findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("sizes", "voided"),
+    [((1,) * 8, False), ((2, 1, 1, 1, 1, 1, 1), False), ((2, 2, 2, 1, 1), True), ((2, 2, 2, 2), True)],
+)
+def test_a_merge_now_and_then_is_no_buffer(build: Any, found: Any, sizes: Any, voided: bool) -> None:
+    """8 tokens in 5 reads are 1.6 a read."""
+    run = build.run()
+    assert bool(found(lumps(run, build.leg_id(run), sizes), "buffered-stream")) == voided
+
+
+def test_events_of_several_tokens_count_too(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    for index in range(4):
+        row = next(r for r in run.requests if (r.leg_id, r.index) == (leg, index))
+        stamps = (row.first_token_ns, row.last_token_ns)
+        run = build.alter_request(run, leg, index, token_times_ns=stamps, tokens_per_event=(4, 4))
+    assert "4.00 tokens a read" in found(run, "buffered-stream")[0].message

@@ -1,0 +1,83 @@
+"""delivered-concurrency: the load is recomputed from stamps, not taken from the flag."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gate.checks.delivered_concurrency import mean_while_sending, peak
+
+MS = 1_000_000
+
+
+def intervals(run: Any, leg: str, spans: list[tuple[int, int]]) -> Any:
+    for index, (start, end) in enumerate(spans):
+        run = build_interval(run, leg, index, start, end)
+    return run
+
+
+def build_interval(run: Any, leg: str, index: int, start: int, end: int) -> Any:
+    changes = {"sent_ns": start * MS, "end_ns": end * MS}
+    requests = tuple(r.model_copy(update=changes) if (r.leg_id, r.index) == (leg, index) else r for r in run.requests)
+    return dataclasses.replace(run, requests=requests)
+
+
+def of_leg(run: Any, leg: str) -> list[Any]:
+    return [r for r in run.requests if r.leg_id == leg]
+
+
+@pytest.mark.parametrize(
+    ("spans", "most"),
+    [
+        ([(0, 10), (0, 10), (10, 20), (10, 20)], 2),
+        ([(0, 10), (10, 20), (20, 30), (30, 40)], 1),
+        ([(0, 10), (0, 10), (9, 20), (9, 20)], 4),
+        ([(0, 10), (0, 10), (10, 20), (10, 20)][::-1], 2),
+    ],
+    ids=["exact", "one at a time", "over-driven", "any order"],
+)
+def test_peak_by_interval_sweep(build: Any, spans: Any, most: int) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    assert peak(of_leg(intervals(run, leg, spans), leg)) == most
+
+
+@pytest.mark.parametrize("spans", [[(0, 10), (10, 20), (20, 30), (30, 40)], [(0, 10), (0, 10), (9, 20), (9, 20)]])
+def test_a_wrong_peak_voids_the_leg(build: Any, found: Any, spans: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    (finding,) = found(intervals(run, leg, spans), "delivered-concurrency")
+    assert finding.leg_id == leg
+    assert finding.message.endswith("expected exactly 2")
+
+
+def test_more_streams_than_requests_is_limited_by_the_requests(build: Any, found: Any) -> None:
+    run = build.run(workload={"requests_per_stream": 1})
+    assert found(run, "delivered-concurrency") == []
+
+
+def test_mean_in_flight_while_sending(build: Any) -> None:
+    """2 until 10 ms, 1 until 15 ms, when the last is sent: (2·10 + 1·5) / 15."""
+    run = build.run()
+    leg = build.leg_id(run)
+    altered = intervals(run, leg, [(0, 10), (0, 20), (15, 30), (15, 30)])
+    assert mean_while_sending(of_leg(altered, leg), 2) == pytest.approx(25 / 15)
+
+
+@pytest.mark.parametrize(("pause_ms", "voided"), [(10, False), (12, True)])
+def test_the_mean_just_below_and_above_its_bound(build: Any, found: Any, pause_ms: int, voided: bool) -> None:
+    """After 100 ms both streams end together; both resume after the pause: mean 2 · 100 / (100 + pause)."""
+    run = build.run()
+    leg = build.leg_id(run)
+    resume = 100 + pause_ms // 2
+    altered = intervals(run, leg, [(0, 100), (0, 100), (resume, 200), (resume, 200)])
+    assert bool(found(altered, "delivered-concurrency")) == voided
+
+
+def test_open_loop_has_no_concurrency_to_deliver(build: Any, found: Any) -> None:
+    run = build.run(workload={"arrival": "poisson", "rate_per_stream": 1.0})
+    leg = build.leg_id(run)
+    altered = intervals(run, leg, [(0, 10), (10, 20), (20, 30), (30, 40)])
+    assert found(altered, "delivered-concurrency") == []

@@ -1,0 +1,57 @@
+"""failed-request: the fault, and what only looks like it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+DEAD = {
+    "first_token_ns": None,
+    "last_token_ns": None,
+    "token_times_ns": (),
+    "tokens_per_event": (),
+    "token_ids": None,
+    "prompt_tokens": None,
+    "completion_tokens": None,
+    "finish_reason": None,
+    "saw_done": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [({"http_status": 503}, "HTTP 503"), ({"error": "connection refused", "http_status": None}, "connection refused")],
+)
+def test_a_request_that_failed_voids_its_leg(build: Any, found: Any, fault: Any, cause: str) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    (finding,) = found(build.alter_request(run, leg, 2, **DEAD, **fault), "failed-request")
+    assert finding.leg_id == leg
+    assert finding.concurrency == 2
+    assert f"1 of 4 requests failed (#2: {cause})" in finding.message
+
+
+def test_several_are_counted(build: Any, found: Any) -> None:
+    run = build.run()
+    for index in (0, 3):
+        run = build.alter_request(run, build.leg_id(run), index, **DEAD, error="timed out")
+    (finding,) = found(run, "failed-request")
+    assert "2 of 4 requests failed (#0 and 1 more: timed out)" in finding.message
+
+
+def test_an_error_after_tokens_has_its_own_code(build: Any, found: Any) -> None:
+    run = build.run()
+    codes = {f.code for f in found(build.alter_request(run, build.leg_id(run), 0, error="reset"))}
+    assert "failed-request" not in codes
+
+
+def test_a_count_that_the_records_do_not_show_is_a_fault(build: Any, found: Any) -> None:
+    run = build.run()
+    (finding,) = found(build.alter_leg(run, build.leg_id(run), failed=1))
+    assert finding.code == "failed-request"
+    assert "more than its records show" in finding.message
+
+
+def test_a_good_leg_is_silent(build: Any, found: Any) -> None:
+    assert found(build.run(), "failed-request") == []

@@ -1,0 +1,44 @@
+"""output-length: usage, stream and ids agree with what was asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"completion_tokens": 7},
+        {"completion_tokens": 9},
+        {"token_ids": (1, 2, 3)},
+        {"tokens_per_event": (1,) * 7 + (2,)},
+    ],
+    ids=["short usage", "long usage", "ids lost", "stream longer than usage"],
+)
+def test_any_count_that_differs_voids_the_leg(build: Any, found: Any, fault: Any) -> None:
+    run = build.run()
+    (finding,) = found(build.alter_request(run, build.leg_id(run), 0, **fault), "output-length")
+    assert finding.message.endswith("expected 8")
+
+
+def test_usage_without_any_token_is_a_fault(build: Any, found: Any) -> None:
+    """A role-only delta, then usage of the full length: nothing was streamed."""
+    run = build.run()
+    nothing = {"first_token_ns": None, "last_token_ns": None, "token_times_ns": (), "tokens_per_event": ()}
+    findings = found(build.alter_request(run, build.leg_id(run), 0, token_ids=None, **nothing), "output-length")
+    assert "streamed 0, usage.completion_tokens 8; expected 8" in findings[0].message
+
+
+def test_bundled_events_with_the_right_sum_are_silent(build: Any, found: Any) -> None:
+    run = build.run()
+    row = run.requests[0]
+    stamps = (row.token_times_ns[0], *row.token_times_ns[2:])
+    merged = build.alter_request(run, row.leg_id, 0, token_times_ns=stamps, tokens_per_event=(2, 1, 1, 1, 1, 1, 1))
+    assert found(merged, "output-length") == []
+
+
+def test_a_server_without_ids_is_not_a_fault_of_length(build: Any, found: Any) -> None:
+    run = build.run()
+    assert found(build.alter_request(run, build.leg_id(run), 0, token_ids=None), "output-length") == []

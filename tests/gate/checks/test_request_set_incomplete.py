@@ -1,0 +1,35 @@
+"""request-set-incomplete: all requests, once each, the same in both arms."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+
+def test_a_lost_record_voids_the_leg(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    rest = tuple(r for r in run.requests if (r.leg_id, r.index) != (leg, 3))
+    (finding,) = found(dataclasses.replace(run, requests=rest), "request-set-incomplete")
+    assert finding.leg_id == leg
+    assert "3 records of 3 different requests; expected 4" in finding.message
+
+
+def test_a_record_twice_voids_the_leg(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    rows = tuple(r.model_copy(update={"index": 2}) if (r.leg_id, r.index) == (leg, 3) else r for r in run.requests)
+    finding = found(dataclasses.replace(run, requests=rows), "request-set-incomplete")[0]
+    assert "4 records of 3 different requests; expected 4" in finding.message
+
+
+def test_different_prompts_void_both_legs_of_the_repetition(build: Any, found: Any) -> None:
+    run = build.run()
+    findings = found(build.alter_request(run, build.leg_id(run), 1, prompt_sha256="other"), "request-set-incomplete")
+    assert {f.arm for f in findings} == {"candidate", "oracle"}
+    assert {f.concurrency for f in findings} == {2}
+    assert "prompt #1" in findings[0].message
+
+
+def test_a_complete_set_is_silent(build: Any, found: Any) -> None:
+    assert found(build.run(), "request-set-incomplete") == []

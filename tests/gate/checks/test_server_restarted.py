@@ -1,0 +1,43 @@
+"""server-restarted: crashes are told from resumed runs and from planned restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def restart(build: Any, run: Any, arm: str, after: int, start_id: str) -> Any:
+    for leg in [leg for leg in run.legs if leg.arm == arm][after:]:
+        run = build.alter_leg(run, leg.leg_id, server_start_id=start_id, server_start_id_after=start_id)
+    return run
+
+
+def test_a_restart_within_a_leg_voids_it(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    (finding,) = found(build.alter_leg(run, leg, server_start_id_after="candidate-2"), "server-restarted")[:1]
+    assert finding.leg_id == leg
+    assert "candidate-1 before, candidate-2 after" in finding.message
+
+
+def test_a_crash_between_legs_voids_the_first_leg_after_it(build: Any, found: Any) -> None:
+    run = build.run()
+    candidate = [leg for leg in run.legs if leg.arm == "candidate"]
+    (finding,) = found(restart(build, run, "candidate", 2, "candidate-2"))
+    assert (finding.code, finding.leg_id) == ("server-restarted", candidate[2].leg_id)
+
+
+def test_a_resumed_run_restarts_both_and_is_not_held_against_it(build: Any, found: Any) -> None:
+    run = restart(build, build.run(), "candidate", 3, "candidate-2")
+    assert found(restart(build, run, "oracle", 2, "oracle-2"), "server-restarted") == []
+
+
+def test_planned_restarts_are_planned(build: Any, found: Any) -> None:
+    run = restart(build, build.run(protocol={"residency": "alternate"}), "candidate", 2, "candidate-2")
+    assert found(run, "server-restarted") == []
+
+
+def test_a_start_id_that_was_not_read_again_is_not_a_fault(build: Any, found: Any) -> None:
+    run = build.run()
+    for leg in run.legs:
+        run = build.alter_leg(run, leg.leg_id, server_start_id_after=None)
+    assert found(run, "server-restarted") == []
