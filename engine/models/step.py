@@ -1,0 +1,41 @@
+"""Step: what a forward pass must know about its tokens, as tensors. The runner writes it, the layers read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from engine.ops.attention import Pages
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive tokens of one sequence that is not (only) decoding: a prefill chunk."""
+
+    start: int
+    """First row of the step's tokens."""
+    end: int
+    position: int
+    """Position of the first token: how many tokens the caches hold."""
+    state_slot: int
+    kv_slots: Tensor
+    """int64 [position + end - start]: flat KV slot of every token of the sequence so far, these included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Rows 0..decodes are one token each of different sequences; the runs follow, without gaps."""
+
+    token_ids: Tensor
+    """int64 [tokens]."""
+    positions: Tensor
+    """int64 [tokens]."""
+    kv_slots: Tensor
+    """int64 [tokens]: flat KV slot that receives each token's key and value."""
+    decodes: int
+    state_slots: Tensor
+    """int64 [decodes]."""
+    pages: Pages | None
+    """Of the decoding sequences; None without any."""
+    runs: tuple[Run, ...]

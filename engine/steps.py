@@ -1,0 +1,68 @@
+"""Batch -> Step: where each token of a step lies, as tensors, from the scheduler's integers."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import torch
+
+from engine.batch import Batch, Segment
+from engine.models.step import Run, Step
+from engine.ops import attention
+
+
+def build_step(batch: Batch, block_tokens: int, device: torch.device) -> Step:
+    """Rows are the segments' tokens in order; leading segments of one token become the decodes, the rest runs.
+
+    Raises ValueError where a segment's blocks do not cover its tokens: it would write into somebody else's block.
+    """
+    decoding = list(takewhile(lambda s: len(s.token_ids) == 1, batch.segments))
+    token_ids: list[int] = []
+    positions: list[int] = []
+    for segment in batch.segments:
+        end = segment.position + len(segment.token_ids)
+        if len(segment.block_ids) * block_tokens < end:
+            raise ValueError(
+                f"request {segment.request_id}: {len(segment.block_ids)} KV blocks of {block_tokens} tokens, but its "
+                f"step ends at token {end}; the scheduler must extend the block table first"
+            )
+        token_ids += segment.token_ids
+        positions += range(segment.position, end)
+    written = [torch.tensor([_slot(s, block_tokens) for s in decoding], dtype=torch.long, device=device)]
+    runs = []
+    row = len(decoding)
+    for segment in batch.segments[len(decoding) :]:
+        slots = _all_slots(segment, block_tokens, device)
+        end = row + len(segment.token_ids)
+        runs.append(Run(row, end, segment.position, segment.state_slot, slots))
+        written.append(slots[segment.position :])
+        row = end
+    return Step(
+        token_ids=torch.tensor(token_ids, device=device),
+        positions=torch.tensor(positions, device=device),
+        kv_slots=torch.cat(written),
+        decodes=len(decoding),
+        state_slots=torch.tensor([s.state_slot for s in decoding], dtype=torch.long, device=device),
+        pages=_pages(decoding, block_tokens, device) if decoding else None,
+        runs=tuple(runs),
+    )
+
+
+def _slot(segment: Segment, block_tokens: int) -> int:
+    return segment.block_ids[segment.position // block_tokens] * block_tokens + segment.position % block_tokens
+
+
+def _all_slots(segment: Segment, block_tokens: int, device: torch.device) -> torch.Tensor:
+    blocks = torch.tensor(segment.block_ids, device=device)
+    slots = blocks[:, None] * block_tokens + torch.arange(block_tokens, device=device)
+    return slots.flatten()[: segment.position + len(segment.token_ids)]
+
+
+def _pages(decoding: list[Segment], block_tokens: int, device: torch.device) -> attention.Pages:
+    lengths = [s.position + 1 for s in decoding]
+    longest = max(lengths)
+    width = -(-longest // block_tokens)
+    table = [list(s.block_ids[:width]) + [0] * (width - len(s.block_ids)) for s in decoding]
+    return attention.pages(
+        torch.tensor(table, device=device), torch.tensor(lengths, device=device), longest, block_tokens
+    )
