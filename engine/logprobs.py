@@ -65,8 +65,8 @@ class PromptLogprobs:
             return ()
         if before is None:
             raise ValueError(
-                f"request {segment.request_id}: prompt log-probs from token {segment.position} on, but the chunk before "
-                "it never ran in this state slot; a prompt is run from its start"
+                f"request {segment.request_id}: prompt log-probs from token {segment.position} on, but the chunk "
+                "before it never ran in this state slot; a prompt is run from its start"
             )
         return tuple(self._entries(segment, ids, torch.cat((before, hidden))))
 
