@@ -92,7 +92,7 @@ class ChatForm:
         parts.append(b"}]")
         if self._body.return_token_ids and first:
             parts += [b',"prompt_token_ids":', ids_json(choice.request.prompt_ids)]
-        parts.append(self._frame.tail())
+        parts.append(self._frame.tail(piece))
         return b"".join(parts)
 
     def end(self) -> bytes:

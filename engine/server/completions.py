@@ -73,10 +73,10 @@ def make_choices(
 
 
 def per_choice(params: SamplingParams, n: int) -> list[SamplingParams]:
-    """With one seed n choices would be n copies, so each takes the next."""
+    """With one seed n choices would be n copies, so each takes the next, within 64 bits."""
     if params.seed is None:
         return [params] * n
-    return [dataclasses.replace(params, seed=params.seed + k) for k in range(n)]
+    return [dataclasses.replace(params, seed=(params.seed + k + 2**63) % 2**64 - 2**63) for k in range(n)]
 
 
 def choice_for(
@@ -157,7 +157,7 @@ class CompletionForm:
             if first:
                 parts += [b',"prompt_token_ids":', ids_json(choice.request.prompt_ids)]
             parts += [b',"token_ids":', ids_json(piece.token_ids)]
-        parts += [b"}]", self._frame.tail()]
+        parts += [b"}]", self._frame.tail(piece)]
         return b"".join(parts)
 
     def end(self) -> bytes:

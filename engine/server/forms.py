@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from engine.server.choice import Choice
+from engine.server.choice import Choice, Piece
 from engine.server.http import event
 from engine.server.protocol import SamplingBody
 
@@ -42,6 +42,7 @@ class Frame:
         self.head = self._open + b',"choices":[{"index":'
         self._tail = b',"usage":null}\n\n' if self.include_usage else b"}\n\n"
         self._started: set[int] = set()
+        self._written = 0
 
     def starts(self, choice: Choice) -> bool:
         """True once per choice: its first event carries what later ones do not."""
@@ -56,11 +57,12 @@ class Frame:
         prompts = {choice.prompt_index: len(choice.request.prompt_ids) for choice in self.choices}
         return usage(sum(prompts.values()), sum(choice.tokens for choice in self.choices))
 
-    def tail(self) -> bytes:
-        """Closes an event after its choices."""
-        if self._continuous:
-            return b',"usage":' + orjson.dumps(self.usage) + b"}\n\n"
-        return self._tail
+    def tail(self, piece: Piece) -> bytes:
+        """Closes the event of `piece` after its choices."""
+        if not self._continuous:
+            return self._tail
+        self._written += len(piece.token_ids)  # choices may be ahead: their next pieces wait in the queue
+        return b',"usage":' + orjson.dumps(usage(self.usage["prompt_tokens"], self._written)) + b"}\n\n"
 
     def end(self) -> bytes:
         """The last event before [DONE]: empty choices and the usage, only where it was asked for."""

@@ -79,3 +79,17 @@ def start() -> Iterator[Start]:
             return stack.enter_context(serving(app))
 
         yield begin
+
+
+@pytest.fixture(scope="module")
+def serving_module() -> Iterator[Live]:
+    """One server for a module whose tests leave nothing behind."""
+    app = create_app(
+        fakes.FakeEngine(),
+        fakes.byte_level_tokenizer(),
+        fakes.config(),
+        fakes.model_info(),
+        template=fakes.chat_template(),
+    )
+    with serving(app) as live:
+        yield live
