@@ -1,0 +1,152 @@
+"""3 The checkpoint: a whole folder with readable shards and the expected digest, from disk or from the hub."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gate.errors import CheckpointError
+from gate.observe.rows import Finding
+from gate.plan import Plan
+from gate.preflight import hub
+from gate.preflight.digest import digest
+from gate.preflight.safetensors_header import tensor_names
+from gate.recipe import ROOT, Checkpoint, Recipe
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+EXPANDED_FROM = "expanded_from.json"
+"""Left by tools/expand_checkpoint.py in the oracle's copy: the digest of what it was made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    path: Path
+    digest: str
+    """gate/preflight/digest.py."""
+    weight_bytes: int
+
+
+def resolve(recipe: Recipe) -> tuple[Folder, Folder]:
+    """(the checkpoint as shipped, the oracle's copy of it: the same folder unless the recipe names another).
+
+    Raises CheckpointError: missing, half-downloaded, corrupt, another digest, or a copy made from something else.
+    """
+    wanted = recipe.checkpoint
+    shipped = _from_hub(wanted) if wanted.hub is not None else _local(wanted.path or "", wanted)
+    _expect(shipped, wanted.digest)
+    if wanted.oracle_path is None:
+        return shipped, shipped
+    copy = _local(wanted.oracle_path, wanted)
+    _expect(copy, wanted.oracle_digest)
+    made_from = (_read(copy.path / EXPANDED_FROM) or {}).get("source_digest_sha256")
+    if made_from is not None and made_from != shipped.digest:
+        raise CheckpointError(
+            f"the oracle's copy {copy.path} was made from a checkpoint with digest {made_from[:12]}…",
+            expected=f"{shipped.digest[:12]}… of {shipped.path}",
+            hint=_make(wanted) or "make the copy again with tools/expand_checkpoint.py",
+        )
+    return shipped, copy
+
+
+def check(plan: Plan, _out: Path) -> tuple[Finding, ...]:
+    """Both folders still have the digests that the plan was made with; a run may be resumed days later."""
+    shipped, copy = resolve(plan.recipe)
+    for arm in (plan.candidate, plan.oracle):
+        now = {str(folder.path): folder.digest for folder in (shipped, copy)}.get(arm.checkpoint)
+        if now != arm.checkpoint_digest:
+            raise CheckpointError(
+                f"{arm.checkpoint} of the {arm.arm} changed: its digest is {(now or 'unknown')[:12]}",
+                expected=f"{(arm.checkpoint_digest or 'none')[:12]}, as planned",
+                hint="start a new run",
+            )
+    return ()
+
+
+def verify(folder: Path) -> int:
+    """Bytes of weights in a checkpoint folder that is whole.
+
+    Raises CheckpointError: no configuration or tokenizer, a shard of the index missing, truncated or corrupt, a tensor
+    in no shard or in two.
+    """
+    for name in ("config.json", "tokenizer.json"):
+        if _read(folder / name) is None:
+            raise CheckpointError(f"{folder} has no readable {name}", hint="download or copy the checkpoint again")
+    index = _read(folder / INDEX)
+    if index is None and not (folder / SINGLE).is_file():
+        pickled = any(folder.glob("*.bin")) or any(folder.glob("*.pt"))
+        raise CheckpointError(
+            f"{folder} has {'only pickled weights' if pickled else 'no weights'}",
+            expected=f"{INDEX} or {SINGLE}",
+            hint="weights are loaded from safetensors alone" if pickled else "download or copy the checkpoint again",
+        )
+    weight_map = dict.fromkeys(tensor_names(folder / SINGLE), SINGLE) if index is None else index.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{folder / INDEX} has no weight_map", hint="download or copy this file again")
+    shards = sorted({str(shard) for shard in weight_map.values()})
+    if outside := [shard for shard in shards if Path(shard).name != shard]:
+        raise CheckpointError(
+            f"{folder / INDEX} names a shard {outside[0]!r}", expected="file names in the same folder"
+        )
+    if missing := [shard for shard in shards if not (folder / shard).is_file()]:
+        raise CheckpointError(
+            f"{folder} is half-downloaded: {len(missing)} of {len(shards)} shards are missing, first {missing[0]}",
+            hint="download or copy the checkpoint again",
+        )
+    for shard in shards:
+        listed = {name for name, where in weight_map.items() if where == shard}
+        held = tensor_names(folder / shard)
+        if strays := sorted(listed ^ held):
+            state = "is not in it" if strays[0] in listed else "is in it too"
+            raise CheckpointError(
+                f"{folder / shard} does not match the index: {strays[0]} {state} ({len(strays)} such tensors)",
+                expected="every tensor once, where the index says",
+                hint="the files are of different downloads: get them again",
+            )
+    return sum((folder / shard).stat().st_size for shard in shards)
+
+
+def _local(path: str, wanted: Checkpoint) -> Folder:
+    folder = (ROOT / path).resolve()
+    if not folder.is_dir():
+        raise CheckpointError(f"no checkpoint at {folder}", hint=_make(wanted) or "correct the path in the recipe")
+    return _folder(folder)
+
+
+def _from_hub(wanted: Checkpoint) -> Folder:
+    repo, revision = wanted.hub or "", wanted.revision or ""
+    folder = hub.cached(repo, revision)
+    why = f"{repo} is not in the local cache"
+    if folder is not None:
+        try:
+            return _folder(folder)
+        except CheckpointError as error:
+            why = f"{repo} is not whole in the local cache ({error.found})"
+    return _folder(hub.download(repo, revision, why))
+
+
+def _folder(folder: Path) -> Folder:
+    weight_bytes = verify(folder)
+    return Folder(folder, digest(folder), weight_bytes)
+
+
+def _expect(folder: Folder, pinned: str | None) -> None:
+    if pinned is not None and pinned != folder.digest:
+        raise CheckpointError(
+            f"{folder.path} has digest {folder.digest}", expected=pinned, hint="it is another checkpoint"
+        )
+
+
+def _make(wanted: Checkpoint) -> str:
+    return f"make it with: {wanted.make}" if wanted.make else ""
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A JSON table; None when the file is missing or is not one."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
