@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from typing import Protocol
 
 from engine.batch import Batch, Delivery, StepOutput
 from engine.request import FinishReason, Request
 from engine.scheduler import RequestRefused, Scheduler
+from engine.stats import LoopStats, SchedulerStats
 
 logger = logging.getLogger(__name__)
 
@@ -35,27 +36,6 @@ class EngineStopped(RuntimeError):
     """The loop is not running: not started, stopping, or dead of a runner error. The HTTP side answers 503."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopStats:
-    """One consistent snapshot for /health and /metrics. Counters only grow; per-request times are on Request."""
-
-    alive: bool
-    """False before start(), while stopping, and after a runner error."""
-    error: str | None
-    """What the runner died of."""
-    step_age_s: float | None
-    """Seconds the running step has taken so far; None between steps. A stalled device shows here."""
-    running: int
-    waiting: int
-    kv_usage: float
-    """Share of KV blocks in use, 0..1."""
-    prompt_tokens: int
-    generation_tokens: int
-    preemptions: int
-    steps: int
-    finished: Mapping[FinishReason, int]
-
-
 class EngineLoop:
     def __init__(self, scheduler: Scheduler, runner: Runner) -> None:
         self.scheduler = scheduler
@@ -67,6 +47,17 @@ class EngineLoop:
         self._accepting = False
         self._error: str | None = None
         self._step_began: float | None = None
+
+    def _run(self) -> None:
+        try:
+            while self._receive():
+                batch = self._schedule()
+                if batch is not None:
+                    output = self.runner.run(batch)
+                    self._deliver(self._update(batch, output))
+        except BaseException as error:  # SystemExit too: whoever waits for a token must hear of it
+            logger.exception("the engine loop died")
+            self._deliver(self._fail(error))
 
     def start(self) -> None:
         self._accepting = True
@@ -102,9 +93,8 @@ class EngineLoop:
 
     def abort(self, request_id: str, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a request before the next step; no-op when it is over. The listener still gets its last Delivery."""
-        with self._wake:
+        with self._wake:  # and no notify: a loop that sleeps has no request left to abort
             self._abort(request_id, reason)
-            self._wake.notify()
 
     def stats(self) -> LoopStats:
         with self._wake:
@@ -114,36 +104,18 @@ class EngineLoop:
                 alive=self._accepting,
                 error=self._error,
                 step_age_s=None if began is None else now - began,
-                running=counters.running,
-                waiting=counters.waiting,
-                kv_usage=counters.kv_usage,
-                prompt_tokens=counters.prompt_tokens,
-                generation_tokens=counters.generation_tokens,
-                preemptions=counters.preemptions,
-                steps=counters.steps,
-                finished=counters.finished,
+                **{field.name: getattr(counters, field.name) for field in fields(SchedulerStats)},
             )
-
-    def _run(self) -> None:
-        try:
-            while self._receive():
-                batch = self._schedule()
-                if batch is not None:
-                    output = self.runner.run(batch)
-                    self._deliver(self._update(batch, output))
-        except Exception as error:
-            logger.exception("the engine loop died")
-            self._deliver(self._fail(error))
 
     def _receive(self) -> bool:
         """Sleep until there is something to do, hand out what aborts left; False when stopping and all is done.
 
-        The answer is taken under the lock that emptied the outbox, so an abort that comes later still finds the loop.
+        The answer is taken under the lock that emptied the outbox: with no request alive, no abort can fill it again.
         """
         with self._wake:
             self._wake.wait_for(lambda: self._outbox or self.scheduler.has_work() or not self._accepting)
             deliveries, self._outbox = self._outbox, []
-            more = self._accepting or bool(deliveries) or self.scheduler.has_work()
+            more = self._accepting or self.scheduler.has_work()
         self._deliver(deliveries)
         return more
 
@@ -178,7 +150,7 @@ class EngineLoop:
         if delivery is not None:
             self._outbox.append(delivery)
 
-    def _fail(self, error: Exception) -> list[Delivery]:
+    def _fail(self, error: BaseException) -> list[Delivery]:
         with self._wake:
             self._accepting = False
             self._step_began = None

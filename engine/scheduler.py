@@ -3,8 +3,10 @@
 Order is first come, first served, and two lists hold it: every request in `running` is older than every one in
 `waiting`, and both are sorted by age. All policy follows from it:
 
-* Grants go oldest first, one token to each decoding request, what is left of max_num_batched_tokens to prefill chunks.
-  Decode cannot be starved by prefill, because its tokens are set aside before the first chunk is cut.
+* Grants go oldest first, and each request takes all it can of max_num_batched_tokens: one token when it decodes, the
+  rest of its prompt when it does not. So a prompt that the budget cuts leaves nothing for a younger one, at most the
+  youngest running request is in mid-prompt, and decode, being older, comes first in every step and is never starved by
+  prefill. Setting decode's tokens aside explicitly was tried; it changed no batch.
 * When KV blocks run out, the youngest running request is pre-empted for an older one: it frees everything and later
   recomputes from token 0, its generated tokens now part of the sequence. Swapping to the host was rejected: at the
   batch sizes served here recomputing is rare and cheap, and a state that moves is a state that can go stale.
@@ -20,14 +22,14 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from engine.batch import Batch, Delivery, Sampled, Segment, StepOutput
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request, Status
+from engine.stats import SchedulerStats
 
 
 class RequestRefused(ValueError):
@@ -36,22 +38,6 @@ class RequestRefused(ValueError):
 
 class QueueFull(RuntimeError):
     """Too many requests wait. The HTTP side answers 503; the same request may succeed later."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """A consistent snapshot. Counters only grow."""
-
-    running: int
-    waiting: int
-    kv_usage: float
-    """Share of KV blocks in use, 0..1."""
-    prompt_tokens: int
-    """Prompt tokens of requests that reached their first token; recomputation is not counted again."""
-    generation_tokens: int
-    preemptions: int
-    steps: int
-    finished: Mapping[FinishReason, int]
 
 
 class Scheduler:
@@ -159,15 +145,13 @@ class Scheduler:
             raise RuntimeError(f"step {self._flight[0].step} is in flight; update() it before scheduling the next")
         if not self.has_work():
             return None
-        decoding = sum(map(_is_decoding, self.running))
-        grants, budget = self._grant_running(self.limits.max_num_batched_tokens - decoding)
+        grants, budget = self._grant_running(self.limits.max_num_batched_tokens)
         grants += self._admit(budget)
         if not grants:
             raise RuntimeError(
                 f"{len(self.running)} running and {len(self.waiting)} waiting requests, and none can advance with "
                 f"{self.blocks.num_free} KV blocks and {self.states.num_free} state slots free; something leaked"
             )
-        grants.sort(key=lambda grant: not _is_decoding(grant[0]))
         batch = Batch(self._step, tuple(_segment(request, tokens) for request, tokens in grants))
         self._step += 1
         self._flight = batch, tuple(request for request, _ in grants)
@@ -175,17 +159,15 @@ class Scheduler:
         return batch
 
     def _grant_running(self, budget: int) -> tuple[list[tuple[Request, int]], int]:
-        """Tokens for what runs already, oldest first, and the prefill budget that is left."""
+        """Tokens for what runs already, oldest first, and the budget that is left."""
         grants = []
         index = 0
         while index < len(self.running):  # its tail may be pre-empted on the way, never its head
             request = self.running[index]
-            decoding = _is_decoding(request)
-            tokens = self._secure(request, 1 if decoding else min(_uncomputed(request), budget))
+            tokens = self._secure(request, min(request.total_tokens - request.computed_tokens, budget))
             if tokens:
                 grants.append((request, tokens))
-            if not decoding:
-                budget -= tokens
+            budget -= tokens
             index += 1
         return grants, budget
 
@@ -306,15 +288,6 @@ class Scheduler:
         self.states.release(request.id)
         request.block_ids.clear()
         request.state_slot = None
-
-
-def _uncomputed(request: Request) -> int:
-    return request.total_tokens - request.computed_tokens
-
-
-def _is_decoding(request: Request) -> bool:
-    """One token to run on top of a cached prefix. A prompt's last token, if chunking left just that, runs alike."""
-    return request.computed_tokens > 0 and _uncomputed(request) == 1
 
 
 def _segment(request: Request, tokens: int) -> Segment:

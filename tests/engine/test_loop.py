@@ -6,6 +6,8 @@ Every wait has a limit that only a deadlock reaches; no test looks at how long s
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,10 +63,14 @@ class Gated(Echo):
 
 
 class Breaking(Gated):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
     def run(self, batch: Batch) -> StepOutput:
         output = super().run(batch)
         if batch.step == 1:
-            raise RuntimeError("device lost")
+            raise self.error
         return output
 
 
@@ -240,10 +246,11 @@ def test_stopping_a_loop_that_never_started_returns() -> None:
     assert not loop.stats().alive
 
 
+@pytest.mark.parametrize("error", [RuntimeError("device lost"), SystemExit("device lost")], ids=repr)
 def test_a_runner_error_fails_everyone_and_kills_the_loop(
-    started: list[EngineLoop], caplog: pytest.LogCaptureFixture
+    started: list[EngineLoop], caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
-    runner = Breaking()
+    runner, told = Breaking(error), f"{type(error).__name__}: device lost"
     loop = start(started, runner, seqs=2)
     inboxes = [Inbox() for _ in range(4)]
     for number, inbox in enumerate(inboxes):
@@ -252,13 +259,51 @@ def test_a_runner_error_fails_everyone_and_kills_the_loop(
     for inbox in inboxes:
         inbox.wait()
         assert inbox.reason is FinishReason.ERROR
-        assert inbox.deliveries[-1].error == "RuntimeError: device lost"
+        assert inbox.deliveries[-1].error == told
     stats = loop.stats()
-    assert (stats.alive, stats.error, stats.running, stats.waiting) == (False, "RuntimeError: device lost", 0, 0)
+    assert (stats.alive, stats.error, stats.running, stats.waiting) == (False, told, 0, 0)
     assert stats.step_age_s is None
-    with pytest.raises(EngineStopped, match="RuntimeError: device lost; restart it"):
+    with pytest.raises(EngineStopped, match=f"{told}; restart it"):
         loop.submit(ask(9), Inbox())
     assert "the engine loop died" in caplog.text
+
+
+def test_an_abort_in_a_step_that_breaks_is_still_answered(started: list[EngineLoop]) -> None:
+    runner = Breaking(RuntimeError("device lost"))
+    loop = start(started, runner)
+    inbox = Inbox()
+    loop.submit(ask(1), inbox)
+    runner.wait_inside()
+    runner.passes.release()
+    runner.wait_inside()
+    loop.abort("r1")
+    runner.open()
+    assert inbox.wait().tokens == [1000]
+    assert inbox.reason is FinishReason.ABORT
+
+
+def test_an_id_is_in_use_until_its_last_delivery(started: list[EngineLoop]) -> None:
+    runner = Gated()
+    loop = start(started, runner)
+    first, second, refusals = Inbox(), Inbox(), list[str]()
+
+    def reuse(delivery: Delivery) -> None:
+        if delivery.finish_reason is not None:
+            try:
+                loop.submit(ask(2), Inbox())
+            except RequestRefused as error:
+                refusals.append(str(error))
+        first(delivery)
+
+    loop.submit(ask(0, max_tokens=1), Inbox())
+    runner.wait_inside()
+    loop.submit(ask(1, max_tokens=1), reuse)
+    loop.submit(ask(2, max_tokens=1), second)  # ends in the same step, is delivered to after r1
+    runner.open()
+    first.wait()
+    second.wait()
+    assert refusals == ["request id r2 is in use; give every request its own id"]
+    assert second.tokens == [2000]
 
 
 def test_a_runner_that_answers_wrongly_kills_the_loop_too(started: list[EngineLoop]) -> None:
@@ -365,3 +410,9 @@ def test_many_threads_submit_and_abort(started: list[EngineLoop]) -> None:
     assert loop.scheduler.blocks.usage == 0
     assert loop.scheduler.states.num_free == 3
     assert sum(loop.stats().finished.values()) == 100
+
+
+def test_everything_above_the_runner_loads_without_torch_or_numpy() -> None:
+    code = "import sys, engine.loop; print(sorted({'torch', 'numpy'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

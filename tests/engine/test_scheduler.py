@@ -105,6 +105,14 @@ def test_no_more_run_than_there_are_slots() -> None:
     assert [s.request_id for s in step(scheduler)[0].segments] == ["c"]
 
 
+def test_max_num_seqs_binds_where_there_are_more_slots() -> None:
+    scheduler = make(seqs=2)
+    scheduler.states = StatePool(8)
+    for name in "abc":
+        scheduler.add(ask(name))
+    assert [s.request_id for s in step(scheduler)[0].segments] == ["a", "b"]
+
+
 def test_fewer_slots_than_max_num_seqs_bind_too() -> None:
     scheduler = make(seqs=4)
     scheduler.states = StatePool(1)
@@ -183,11 +191,14 @@ def test_a_preempted_request_recomputes_its_generated_tokens_on_a_cleared_state(
 
 
 def test_a_preempted_request_returns_only_when_all_of_it_fits() -> None:
-    scheduler = _tight()
-    step(scheduler)
-    assert [r.id for r in scheduler.waiting] == ["b"]
-    assert scheduler.blocks.num_free == 1  # a chunk of b would fit, its five tokens do not
-    assert shape(step(scheduler)[0]) == [("a", 5, 1)]
+    scheduler = make(seqs=2, budget=2, blocks=5, block_tokens=2)
+    scheduler.add(ask("a", prompt=2, max_tokens=7))
+    scheduler.add(ask("b", prompt=1, max_tokens=5))
+    batches = [step(scheduler)[0] for _ in range(8)]
+    assert shape(batches[4]) == [("a", 5, 1), ("b", 3, 1)]
+    assert shape(batches[5]) == [("a", 6, 1)]  # the one block left over would take a chunk of b, not its five tokens
+    assert shape(batches[6]) == [("a", 7, 1)]
+    assert shape(batches[7]) == [("b", 0, 2)]
 
 
 def test_the_youngest_sits_a_step_out_rather_than_losing_its_work() -> None:
@@ -383,6 +394,15 @@ def test_a_request_that_just_fits_runs_to_its_end() -> None:
     while scheduler.has_work():
         step(scheduler)
     assert len(request.output_ids) == 13
+
+
+def test_prompt_and_output_may_fill_max_model_len() -> None:
+    scheduler = make(max_len=40)
+    request = ask("a", 30, 10)
+    scheduler.add(request)
+    while scheduler.has_work():
+        step(scheduler)
+    assert request.total_tokens == 40
 
 
 def test_an_id_in_use_is_refused() -> None:
