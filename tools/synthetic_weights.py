@@ -311,8 +311,14 @@ def tensors(r: Recipe) -> Iterator[Entry]:
         if s.experts:
             yield Entry(f"{root}mlp.gate.weight", "BF16", (s.experts, s.hidden), router(s))
             yield plain(f"{root}mlp.shared_expert_gate.weight", 1, s.hidden)
+    stacked = s.experts > 0 and r.layout == "bf16"  # as unquantised MoE checkpoints are published
     for m in modules(r):
-        yield from linear(m, r)
+        if not (stacked and ".experts." in m.name):
+            yield from linear(m, r)
+    for i in range(s.layers if stacked else 0):
+        experts, branch = f"{text}layers.{i}.mlp.experts.", 1.6 / math.sqrt(2 * s.layers)
+        yield plain(f"{experts}gate_up_proj", s.experts, 2 * s.inter, s.hidden)
+        yield plain(f"{experts}down_proj", s.experts, s.hidden, s.inter, std=branch * s.inter**-0.5)
     yield from vision_tensors(s) if r.vision else ()
     yield from mtp_tensors(s) if r.mtp else ()
 

@@ -1,0 +1,174 @@
+"""Checkpoint: the tensors of a safetensors folder by canonical name, read one at a time.
+
+Headers of all shards are read and checked first, so a half-downloaded or inconsistent folder fails before the first
+weight is loaded. Tensors are read with plain reads into their own memory: a mapping was rejected because its pages
+count as resident beside the copy, and because a file cut short under a mapping ends the process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from engine.models.config import read_json
+from engine.weights.errors import CheckpointError
+from engine.weights.names import canonical, is_skipped
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "U8": torch.uint8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor as its shard's header describes it."""
+
+    stored_name: str
+    shard: Path
+    dtype: str
+    """safetensors' name: F32, BF16, F8_E4M3, U8, …"""
+    shape: tuple[int, ...]
+    offset: int
+    """Of its first byte, from the start of the file."""
+    nbytes: int
+
+
+class Checkpoint:
+    """`tensors` has the text model only; vision and MTP tensors are counted in `skipped_bytes`."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises CheckpointError naming the shard or tensor that is missing, cut short, doubled or malformed."""
+        self.path = path
+        self.tensors: dict[str, TensorInfo] = {}
+        self.skipped_bytes = 0
+        listed = _listed(path)
+        found: dict[str, Path] = {}
+        for shard in sorted(set(listed.values())) if listed else [path / SINGLE]:
+            for info in _headers(shard):
+                self._add(info, listed, found)
+        for name, shard in listed.items():
+            if name not in found:
+                raise CheckpointError(f"{name}: {INDEX} puts it in {shard.name}, which lacks it; download both again")
+
+    def _add(self, info: TensorInfo, listed: dict[str, Path], found: dict[str, Path]) -> None:
+        name = info.stored_name
+        if name in found:
+            raise CheckpointError(
+                f"{name}: found in {found[name].name} and in {info.shard.name}, expected one; remove the stale shard"
+            )
+        found[name] = info.shard
+        if listed and listed.get(name) != info.shard:
+            where = listed[name].name if name in listed else "nowhere"
+            raise CheckpointError(f"{name}: found in {info.shard.name}, {INDEX} puts it {where}; download both again")
+        if is_skipped(name):
+            self.skipped_bytes += info.nbytes
+            return
+        key = canonical(name)
+        if key in self.tensors:
+            raise CheckpointError(f"{name}: the same tensor as {self.tensors[key].stored_name}; expected one of them")
+        self.tensors[key] = info
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(info.nbytes for info in self.tensors.values())
+
+    def read(self, name: str, device: torch.device) -> Tensor:
+        """The whole tensor on `device`."""
+        return self.read_rows(name, device, 0, self.tensors[name].shape)
+
+    def read_rows(self, name: str, device: torch.device, first_element: int, shape: tuple[int, ...]) -> Tensor:
+        """A contiguous piece that starts at `first_element` (an expert of a stack), as `shape`, on `device`."""
+        info = self.tensors[name]
+        if info.dtype not in DTYPES:
+            raise CheckpointError(f"{info.stored_name}: dtype {info.dtype}; this engine reads {', '.join(DTYPES)}")
+        dtype = DTYPES[info.dtype]
+        tensor = torch.empty(math.prod(shape), dtype=dtype)
+        target = memoryview(tensor.view(torch.uint8).numpy().data)
+        with info.shard.open("rb", buffering=0) as file:
+            file.seek(info.offset + first_element * dtype.itemsize)
+            while target:
+                count = file.readinto(target)
+                if not count:
+                    raise CheckpointError(f"{info.shard}: ends inside {info.stored_name}; download it again")
+                target = target[count:]
+        return tensor.reshape(shape).to(device)
+
+
+def _listed(path: Path) -> dict[str, Path]:
+    """Stored name -> shard from the index; empty for a folder with the one file and no index."""
+    index = path / INDEX
+    if not index.is_file():
+        if not (path / SINGLE).is_file():
+            raise CheckpointError(f"{path}: found neither {INDEX} nor {SINGLE}; download the checkpoint")
+        return {}
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{index}: found no weight_map; download it again")
+    for file in sorted(set(weight_map.values())):
+        if not isinstance(file, str) or Path(file).name != file:
+            raise CheckpointError(f"{index}: shard {file!r} is not a plain file name; refused")
+    return {name: path / file for name, file in weight_map.items()}
+
+
+def _headers(shard: Path) -> Iterator[TensorInfo]:
+    """The tensors of one file. Format: u64 header length, JSON header, data."""
+    try:
+        size = shard.stat().st_size
+        with shard.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            text = file.read(min(length, MAX_HEADER_BYTES))
+    except FileNotFoundError:
+        raise CheckpointError(f"{shard}: listed in the index and not there; finish the download") from None
+    if size < 8 or len(text) < length:
+        raise CheckpointError(
+            f"{shard}: found {size} bytes, its header alone needs {8 + length}; cut short or not safetensors, "
+            "download it again"
+        )
+    try:
+        header = json.loads(text)
+        header.pop("__metadata__", None)
+        infos = [_Entry.parse(name, entry) for name, entry in header.items()]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{shard}: its header is not safetensors ({error}); download it again") from None
+    end = max((8 + length + e.end for e in infos), default=8 + length)
+    if size != end:
+        raise CheckpointError(f"{shard}: found {size} bytes, expected {end}; finish the download or get it again")
+    for e in infos:
+        itemsize = DTYPES[e.dtype].itemsize if e.dtype in DTYPES else None
+        if itemsize is not None and e.end - e.start != math.prod(e.shape) * itemsize:
+            raise CheckpointError(
+                f"{e.name}: {e.dtype} {list(e.shape)} in {e.end - e.start} bytes of {shard.name}; download it again"
+            )
+        yield TensorInfo(e.name, shard, e.dtype, e.shape, 8 + length + e.start, e.end - e.start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+    @classmethod
+    def parse(cls, name: str, entry: dict[str, Any]) -> Self:
+        start, end = (int(x) for x in entry["data_offsets"])
+        shape = tuple(int(n) for n in entry["shape"])
+        if not 0 <= start <= end or any(n < 0 for n in shape):
+            raise ValueError(f"{name} has offsets {start}..{end} and shape {list(shape)}")
+        return cls(name, str(entry["dtype"]), shape, start, end)
