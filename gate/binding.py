@@ -1,4 +1,4 @@
-"""Whether a grid binds: what the full protocol asks for, and what of it was missing (docs/verdict.md, step 10)."""
+"""Whether a grid binds: what the full protocol asks for, and what of it was missing (docs/verdict.md, step 9)."""
 
 from __future__ import annotations
 

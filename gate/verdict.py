@@ -16,11 +16,12 @@ from gate.tokens.compare import Comparison
 from gate.units import ratio as shown
 
 AGREEMENT_IN_BANDS = 0.5
-"""Step 5: ratio of medians and mean log ratio may differ by half a band. More means that a repetition decides which
-of the two is believed."""
+"""Step 5: an undecided cell whose ratio of medians and mean paired ratio differ by more than half a band is named
+`estimates-disagree`: one odd repetition keeps it from a decision. It is a name and not a veto: as a veto it cost 14 of
+100 true decisions in simulation and prevented no false one that the interval had not."""
 
 FAMILY_ALPHA = 0.025
-"""Step 7: chance of one false FAIL among all primary cells; one end of the 95 % interval."""
+"""Step 6: chance of one false FAIL among all primary cells; one end of the 95 % interval."""
 
 EXIT_CODES = {
     Verdict.PASS: errors.PASS,
@@ -54,7 +55,7 @@ def cell(
     band: Band,
     findings: Sequence[Finding],
 ) -> Decision:
-    """Steps 1 to 6 for one axis at one concurrency."""
+    """Steps 1 to 5 for one axis at one concurrency."""
     # 1  A finding that covers the cell voids it: nothing below is computed.
     if findings:
         return Decision(Verdict.VOID, reasons_of(findings))
@@ -86,30 +87,20 @@ def cell(
     low, high = math.exp(interval.low), math.exp(interval.high)
     span = f"ratio {shown(ratio)}, interval {shown(low)}–{shown(high)}, needed {shown(threshold)}"
 
-    # 5  Two estimates of one thing must agree.
-    if abs(math.log(ratio) - interval.mean) > AGREEMENT_IN_BANDS * band.share:
-        message = f"ratio of medians {shown(ratio)} and mean of paired ratios {shown(math.exp(interval.mean))} disagree"
-        return replace(
-            undecided,
-            reasons=(
-                Reason(code="estimates-disagree", message=message, hint="one repetition decides: add repetitions"),
-            ),
-        )
-
-    # 6  Non-inferiority against floor − band, one-sided at each end.
+    # 5  Non-inferiority against floor − band, one-sided at each end; both estimates must say so.
     if low >= threshold and ratio >= threshold:
         return replace(undecided, verdict=Verdict.PASS)
     if high < threshold and ratio < threshold:
         reason = Reason(code="below-floor", message=span, hint="the candidate is worse by more than the band")
         return replace(undecided, verdict=Verdict.FAIL, reasons=(reason,))
-    return replace(
-        undecided,
-        reasons=(Reason(code="interval-straddles", message=span, hint="add repetitions, or quieten the host"),),
-    )
+    disagree = abs(math.log(ratio) - interval.mean) > AGREEMENT_IN_BANDS * band.share
+    code = "estimates-disagree" if disagree else "interval-straddles"
+    hint = "one repetition decides: add repetitions" if disagree else "add repetitions, or quieten the host"
+    return replace(undecided, reasons=(Reason(code=code, message=span, hint=hint),))
 
 
 def family(decisions: Sequence[Decision], floor: float, band: Band) -> tuple[Decision, ...]:
-    """7  Holm over the primary cells: a FAIL that many looks explain goes back to INCONCLUSIVE."""
+    """6  Holm over the primary cells: a FAIL that many looks explain goes back to INCONCLUSIVE."""
     measured = [d for d in decisions if d.interval is not None]
     p_values = adjusted([d.interval.p_below(math.log(floor - band.share)) for d in measured if d.interval is not None])
     p_of = {id(decision): p for decision, p in zip(measured, p_values, strict=True)}
@@ -125,7 +116,7 @@ def family(decisions: Sequence[Decision], floor: float, band: Band) -> tuple[Dec
 
 
 def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], bound_nats: float) -> Decision:
-    """8  Greedy tokens at one concurrency: exact, or different only where the oracle itself was undecided."""
+    """7  Greedy tokens at one concurrency: exact, or different only where the oracle itself was undecided."""
     if findings:
         return Decision(Verdict.VOID, reasons_of(findings))
     if found.diverged:
@@ -146,7 +137,7 @@ def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], boun
 
 
 def grid(cells: Sequence[Cell], token_cells: Sequence[TokenCell]) -> Verdict:
-    """9  FAIL before VOID before INCONCLUSIVE before PASS, over primary cells and tokens.
+    """8  FAIL before VOID before INCONCLUSIVE before PASS, over primary cells and tokens.
 
     The claim is a conjunction. One valid refutation decides it whatever else is unknown; short of that, a void cell
     needs its cause mended before repeating helps; short of that, an undecided cell needs more repetitions.

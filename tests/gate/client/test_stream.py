@@ -96,9 +96,7 @@ THREE = (1, text("a")), (2, text("b")), (3, text("c"))
         ),
         (frame({"object": "error", "message": "old shape"}) + DONE, "server error after 3 token events: old shape"),
         (b'event: error\ndata: {"reason": 1}\n\n' + DONE, 'server error after 3 token events: {"reason": 1}'),
-        (b"", "stream ended without [DONE] after 3 token events"),
         (b'data: {"cho', "stream ended inside an event"),
-        (last(3), "no finish_reason"),
         (text("d", finish="abort") + last(4), "finish_reason is 'abort'"),
         (b"data: {cho\n\n" + DONE, "event 4 is not JSON: '{cho'"),
         (b"data: 3\n\n" + DONE, "event 4 is not a JSON object: '3'"),
@@ -215,8 +213,22 @@ def test_empty_text_without_ids_is_none() -> None:
     assert stream.token_ids == (8,)
 
 
-def test_ids_and_usage_must_agree() -> None:
-    assert read((1, text("a", [1], "length") + last(2))).error == "usage.completion_tokens is 2, 1 token ids came"
+@pytest.mark.parametrize(
+    ("tail", "done", "finish", "counted"),
+    [
+        (b"", False, None, None),
+        (last(3), True, None, 3),
+        (text("d", finish="length"), False, "length", None),
+        (text("d", finish="length") + last(9), True, "length", 9),
+    ],
+    ids=["cut", "no-finish-reason", "no-done", "other-count"],
+)
+def test_what_the_checks_judge_is_told_and_is_no_error_here(
+    tail: bytes, done: bool, finish: str | None, counted: int | None
+) -> None:  # [5]
+    stream = read(*THREE, (4, tail))
+    assert (stream.saw_done, stream.finish_reason, stream.completion_tokens) == (done, finish, counted)
+    assert stream.error is None
 
 
 def test_cached_tokens_are_read() -> None:  # [12]

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from gate.observe import gpu, machine, memory
+from gate.observe import sampler as samplers
 from gate.observe.sampler import Sampler
 
 
@@ -34,20 +35,28 @@ def test_tree_counts_children_and_a_dead_process_is_unknown() -> None:
     assert memory.tree(None) == ()
 
 
-def test_sampler_leaves_rows_peaks_and_foreign_load() -> None:
+def test_sampler_leaves_rows_peaks_and_foreign_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "MIN_LOAD_WINDOW_S", 0.0)
     with Sampler("leg", os.getpid()) as sampler:
         pass
     names = {row.name for row in sampler.rows}
     assert {"server_rss_bytes", "host_available_bytes"} <= names
     assert {row.leg_id for row in sampler.rows} == {"leg"}
     assert sampler.peak_rss_bytes is not None
-    assert sampler.foreign_cpu_s is not None
+    assert sampler.foreign_cores is not None
+
+
+def test_short_leg_has_no_foreign_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(samplers, "MIN_LOAD_WINDOW_S", 1e6)
+    with Sampler("leg", os.getpid()) as sampler:
+        pass
+    assert sampler.foreign_cores is None
 
 
 def test_attached_server_has_no_memory_and_no_foreign_load() -> None:
     with Sampler("leg", None) as sampler:
         pass
-    assert (sampler.peak_rss_bytes, sampler.gpu_peak_bytes, sampler.foreign_cpu_s) == (None, None, None)
+    assert (sampler.peak_rss_bytes, sampler.gpu_peak_bytes, sampler.foreign_cores) == (None, None, None)
     assert [row.value for row in sampler.rows if row.name == "server_rss_bytes"] == [None] * 2
 
 
