@@ -1,0 +1,143 @@
+"""The server as a process: 503 while loading, signals, exit codes, occupied ports, broken checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.engine.server.test_disconnect import until
+
+SERVED = str(Path(__file__).with_name("served.py"))
+
+
+class Process:
+    def __init__(self, *arguments: str) -> None:
+        self.child = subprocess.Popen([sys.executable, SERVED, *arguments], stderr=subprocess.PIPE, text=True)
+        self.log = ""
+
+    def url(self) -> str:
+        while (found := re.search(r"listening on (http://\S+);", self.log)) is None:
+            assert select.select([self.child.stderr], [], [], 30)[0], self.log
+            line = self.child.stderr.readline()
+            assert line, self.log
+            self.log += line
+        return found[1]
+
+    def end(self) -> int:
+        _, rest = self.child.communicate(timeout=30)
+        self.log += rest
+        return self.child.returncode
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+@contextlib.contextmanager
+def process(mode: str, folder: Path, *more: str) -> Iterator[Process]:
+    served = Process(mode, "serve", str(folder), "--port", "0", *more)
+    try:
+        yield served
+    finally:
+        served.child.kill()
+        served.child.communicate()
+
+
+def health(url: str) -> int:
+    return httpx.get(url + "/health", trust_env=False).status_code
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_listens_while_loading_and_leaves_on_a_signal(folder, number, code):
+    with process("slow", folder) as served:
+        assert health(served.url()) == 503
+        served.child.send_signal(number)
+        assert served.end() == code
+        assert "Traceback" not in served.log
+
+
+@pytest.mark.parametrize("more", [(), ("long-step",)])
+def test_a_signal_ends_running_streams(folder, more):
+    with process("quick", folder, *more) as served:
+        url = served.url()
+        until(lambda: health(url) == 200)
+        with httpx.stream(
+            "POST", url + "/v1/completions", json={"prompt": [1], "stream": True}, trust_env=False
+        ) as got:
+            served.child.send_signal(signal.SIGTERM)
+            text = "".join(got.iter_text())
+        assert "shutting down" in text
+        assert text.endswith("data: [DONE]\n\n")
+        assert served.end() == 0
+        assert "Traceback" not in served.log
+
+
+def test_a_broken_checkpoint_is_one_line_and_69(folder):
+    with process("broken", folder) as served:
+        assert served.end() == 69
+        assert served.log.splitlines()[-1] == (
+            "engine: model.safetensors ends in the middle; expected 10 bytes more; download it again"
+        )
+        assert "Traceback" not in served.log
+
+
+def test_a_broken_tokenizer_is_named(folder):
+    (folder / "tokenizer.json").write_text("{")
+    with process("quick", folder) as served:
+        assert served.end() == 69
+        assert "tokenizer.json" in served.log.splitlines()[-1]
+        assert "Traceback" not in served.log
+
+
+def test_a_bug_keeps_its_traceback(folder):
+    with process("crash", folder) as served:
+        assert served.end() == 1
+        assert "ZeroDivisionError: a bug" in served.log
+
+
+def test_an_occupied_port_is_named_with_its_holder(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with process("quick", folder, "--port", str(port)) as served:
+            assert served.end() == 69
+    (line,) = served.log.splitlines()
+    assert f"port {port} on 127.0.0.1 is in use" in line
+    assert "--port" in line
+
+
+def test_an_unknown_host_is_named(folder):
+    with process("quick", folder, "--host", "no.such.host.invalid") as served:
+        assert served.end() == 69
+    assert "no.such.host.invalid" in served.log
+
+
+def test_a_key_variable_must_hold_a_key(folder, monkeypatch):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with process("quick", folder, "--api-key-env", "MY_KEY") as served:
+        assert served.end() == 69
+    assert "MY_KEY" in served.log
+
+
+def test_the_key_is_never_printed(folder, monkeypatch):
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    with process("quick", folder, "--api-key-env", "MY_KEY") as served:
+        url = served.url()
+        until(lambda: health(url) == 200)
+        assert httpx.get(url + "/v1/models", trust_env=False).status_code == 401
+        assert "s3cret" not in json.dumps(httpx.get(url + "/version", trust_env=False).json())
+        served.child.send_signal(signal.SIGTERM)
+        assert served.end() == 0
+    assert "s3cret" not in served.log

@@ -1,0 +1,103 @@
+"""Arguments, exit codes and one-line errors. What needs a model is in server/test_end_to_end.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from engine import cli, manifest
+from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from engine.server import serve
+
+
+def complaint(capsys, arguments, code):
+    assert cli.run(arguments) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("engine: ")
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["serve"], "MODEL"),
+        (["serve", "x", "--prot", "1"], "--port"),
+        (["serve", "x", "--port", "70000"], "65535"),
+        (["serve", "x", "--port", "x"], "--port"),
+        (["serve", "x", "--device", "tpu"], "cuda"),
+        (["serve", "x", "--dtype", "int3"], "bfloat16"),
+        (["serve", "x", "--max-model-len", "0"], "--max-model-len"),
+        (["serve", "x", "--kv-cache-dtype", "fp4"], "fp8"),
+        (["serve", "x", "--max-logprobs", "-2"], "--max-logprobs"),
+        (["frobnicate"], "frobnicate"),
+        (["generate", "x"], "--prompt"),
+        (["generate", "x", "--prompt", "a", "--prompt-ids", "1"], "either"),
+        (["generate", "x", "--prompt-ids", "1,-2"], "1,-2"),
+        (["generate", "x", "--prompt-ids", ","], "','"),
+    ],
+)
+def test_usage_errors_are_one_line_and_64(capsys, arguments, word):
+    assert word in complaint(capsys, arguments, 64)
+
+
+def test_missing_checkpoints_are_one_line_and_69(capsys, tmp_path):
+    for command in (["serve"], ["generate", "--prompt", "x"]):
+        assert "no folder" in complaint(capsys, [*command, str(tmp_path / "nothing")], 69)
+        assert "config.json" in complaint(capsys, [*command, str(tmp_path)], 69)
+
+
+def test_no_arguments_and_help_show_the_commands(capsys):
+    for arguments in ([], ["--help"]):
+        assert cli.run(arguments) == 0
+        assert "serve" in capsys.readouterr().out
+
+
+def test_version_names_the_sources(capsys):
+    assert cli.run(["--version"]) == 0
+    assert manifest.source_sha256()[:12] in capsys.readouterr().out
+
+
+def test_every_option_reaches_the_configuration_and_defaults_are_config_s(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(serve, "serve", lambda config: seen.append(config) or 0)
+    assert cli.run(["serve", str(tmp_path)]) == 0
+    assert seen.pop() == EngineConfig(ModelConfig(tmp_path))
+    changed = EngineConfig(
+        ModelConfig(tmp_path, "name", "cpu", "float32", True, 5),
+        CacheConfig(8, 9, "fp8"),
+        SchedulerConfig(3, 64, 512, 7),
+        ServerConfig("::1", 81, 1000, 2, 3, -1, "KEY"),
+    )
+    names = {"served_name": "served-model-name", "allow_reference": None}
+    arguments = ["serve", str(tmp_path), "--allow-reference"]
+    for part in (changed.model, changed.cache, changed.scheduler, changed.server):
+        for field in dataclasses.fields(part):
+            option = names.get(field.name, field.name.replace("_", "-"))
+            if field.name != "path" and option is not None:
+                arguments += [f"--{option}", str(getattr(part, field.name))]
+    assert cli.run(arguments) == 0
+    assert seen.pop() == changed
+
+
+def test_an_exit_code_of_the_server_is_the_command_s(monkeypatch, tmp_path):
+    monkeypatch.setattr(serve, "serve", lambda _: 130)
+    assert cli.run(["serve", str(tmp_path)]) == 130
+
+
+def test_ctrl_c_is_130(monkeypatch, tmp_path):
+    def interrupted(_: EngineConfig) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(serve, "serve", interrupted)
+    assert cli.run(["serve", str(tmp_path)]) == 130
+
+
+def test_module_and_help_start_without_torch():
+    code = "import sys, engine.cli; engine.cli.run(['--help']); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run([sys.executable, "-m", "engine", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
