@@ -32,7 +32,8 @@ class LagSampler:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._lags_ns: list[int] = []
+        self.lags_ns: list[int] = []
+        """One per tick, in order."""
         self._due_ns = 0
         self._fd = -1
 
@@ -55,14 +56,14 @@ class LagSampler:
 
     def p99_ms(self) -> float | None:
         """None before the first tick. Nearest rank."""
-        if not self._lags_ns:
+        if not self.lags_ns:
             return None
-        ordered = sorted(self._lags_ns)
+        ordered = sorted(self.lags_ns)
         return ordered[-(-99 * len(ordered) // 100) - 1] / 1e6
 
     def _on_tick(self) -> None:
         now = time.perf_counter_ns()
         expired = int.from_bytes(os.read(self._fd, 8), "little")
         for _ in range(expired):
-            self._lags_ns.append(now - self._due_ns)
+            self.lags_ns.append(now - self._due_ns)
             self._due_ns += PERIOD_NS

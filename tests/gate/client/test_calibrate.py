@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gate.client import calibrate
+from gate.client.drive import LegRecording, RawResponse
+from gate.client.metronome import chunk
+from gate.errors import PreconditionError
+
+
+def event(sent_ns: int) -> bytes:
+    return b'data: {"sent_ns":"%019d"}\n\n' % sent_ns
+
+
+def recording(*streams: tuple[tuple[int, bytes], ...], error: str | None = None) -> LegRecording:
+    responses = tuple(RawResponse(i, None, 0, 200, chunks, 9, error) for i, chunks in enumerate(streams))
+    return LegRecording(0, 9, responses, cpu_s=0.001, loop_lag_p99_ms=None, events=1)
+
+
+def test_cost_is_cpu_over_events_and_quantiles_of_the_skew() -> None:
+    first = ((1_000_100, event(1_000_000)), (2_000_300, event(2_000_000) + b"data: [DONE]\n\n"))
+    second = ((1_000_200, event(1_000_000)[:9]), (1_000_500, event(1_000_000)[9:] + event(1_000_100)))
+    measured = calibrate.cost(recording(first, second), streams=2, events=2)
+    assert measured.cpu_us_per_event == pytest.approx(250.0)
+    assert (measured.skew_p50_ms, measured.skew_p90_ms) == (0.0003, 0.0005)
+    assert (measured.streams, measured.events) == (2, 4)
+
+
+@pytest.mark.parametrize("error", [None, "connection closed inside the response"])
+def test_missing_events_are_no_measurement(error: str | None) -> None:
+    made = recording(((1, event(0)),), error=error)
+    with pytest.raises(PreconditionError, match=r"calibration stream 0 brought 1 events .*; expected 2 events"):
+        calibrate.cost(made, streams=1, events=2)
+
+
+@pytest.mark.parametrize(("share", "value"), [(0.0, 10), (0.5, 20), (0.51, 30), (0.9, 40), (1.0, 40)])
+def test_quantile_is_a_measured_value(share: float, value: int) -> None:
+    assert calibrate.quantile([40, 10, 30, 20], share) == value
+
+
+def test_chunk_is_sized_in_hex() -> None:
+    assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
+
+
+def test_against_the_metronome() -> None:
+    measured = calibrate.calibrate(streams=3, events=5, period_ms=1.0)
+    assert (measured.streams, measured.events) == (3, 15)
+    assert measured.cpu_us_per_event is not None
+    assert measured.cpu_us_per_event > 0
+    assert measured.skew_p50_ms is not None
+    assert measured.skew_p90_ms is not None
+    assert 0 < measured.skew_p50_ms <= measured.skew_p90_ms
+
+
+def test_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    with pytest.raises(PreconditionError, match="the calibration server ended with code 1"):
+        calibrate.calibrate(streams=1, events=1)
+
+
+def test_command_prints_json_or_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--streams", "1", "--events", "3", "--period-ms", "1"]
+    assert calibrate.main([*arguments, "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {
+        "cpu_us_per_event",
+        "skew_p50_ms",
+        "skew_p90_ms",
+        "streams",
+        "events",
+    }
+    assert calibrate.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "client at 1 streams, 3 events"
