@@ -8,11 +8,26 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch, Sampled, Segment, StepOutput, TokenLogprobs
+from engine.census import Census, take_census
+from engine.config import EngineConfig
+from engine.devices import free_bytes, limit_threads, resolve_device
+from engine.errors import PreconditionError
 from engine.logprobs import PromptLogprobs
-from engine.models.caches import Caches
+from engine.models.caches import Caches, kv_block_bytes
+from engine.models.config import TextConfig, load_text_config
+from engine.models.layers import Source
 from engine.models.qwen3_5 import Qwen3_5ForCausalLM
+from engine.models.registry import build_model
+from engine.ops import missing_kernels
+from engine.ops.linear import Budget
 from engine.sampler import Sampler
 from engine.steps import build_step
+from engine.weights.loader import ModelWeights, load_weights
+
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+
+POOL_SHARE = 4
+"""The KV pool takes at most one part in this many of the memory that is free after the weights."""
 
 
 class ModelRunner:
@@ -58,3 +73,88 @@ class ModelRunner:
         if segment.params.prompt_logprobs is None:
             return ()
         return self.prompt_logprobs.take(segment, hidden[end - len(segment.token_ids) : end])
+
+
+class LoadedRunner(ModelRunner):
+    """A runner over a checkpoint, with what the server and the scheduler ask of it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        options = config.model
+        if options.dtype not in DTYPES:
+            raise PreconditionError(f"dtype {options.dtype}: activations are {' or '.join(DTYPES)}")
+        device, dtype = resolve_device(options.device, options.allow_reference), DTYPES[options.dtype]
+        text = load_text_config(options.path)
+        self.weights = load_weights(options.path, text, device)
+        self.kv_dtype = _kv_dtype(config, self.weights, dtype)
+        self.eos_ids = frozenset(text.eos_token_ids)
+        self.max_model_len = min(config.scheduler.max_model_len, text.max_position_embeddings)
+        self.threads = limit_threads(self.weights.checkpoint.text_bytes) if device.type == "cpu" else None
+        budget = Budget(options.dequant_cache_bytes)
+        with torch.inference_mode():
+            model = build_model(Source(self.weights, text, dtype, budget), self.max_model_len)
+            self.num_blocks = _pool_blocks(config, text, self.max_model_len, self.kv_dtype, device)
+            slots, block_tokens = config.scheduler.max_num_seqs, config.cache.block_tokens
+            caches = Caches(text, self.num_blocks, block_tokens, slots, dtype, self.kv_dtype, device)
+        super().__init__(model, caches, text.vocab_size)
+        self.vocab_size = text.vocab_size
+
+    def census(self) -> Census:
+        """Resident bytes by module beside the checkpoint's."""
+        return take_census(self.model, self.weights)
+
+    def info(self) -> dict[str, object]:
+        """For the manifest of /version."""
+        census = self.census()
+        return {
+            "device": str(self.device),
+            "threads": self.threads,
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "kv_cache_dtype": _KV_NAMES[self.kv_dtype],
+            "architecture": type(self.model).__name__,
+            "quantization": self.weights.quant.method,
+            "notes": list(self.weights.quant.notes),
+            "reference_ops": list(missing_kernels(self.device.type)),
+            "num_blocks": self.num_blocks,
+            "block_tokens": self.caches.block_tokens,
+            "shipped_bytes": census.shipped_bytes,
+            "resident_bytes": census.resident_bytes,
+            "dequantised_copy_bytes": census.copy_bytes,
+            "widened_modules": list(census.widened),
+            "cache_bytes": self.caches.nbytes,
+        }
+
+
+def load_runner(config: EngineConfig) -> LoadedRunner:
+    """Read the checkpoint, build the model, allocate the caches. Raises PreconditionError or CheckpointError."""
+    return LoadedRunner(config)
+
+
+_KV_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float8_e4m3fn: "fp8"}
+
+
+def _kv_dtype(config: EngineConfig, weights: ModelWeights, dtype: torch.dtype) -> torch.dtype:
+    """ "auto" follows the checkpoint; "bfloat16" is the activation dtype, so that float32 runs stay float32."""
+    asked = config.cache.kv_cache_dtype
+    if asked == "auto":
+        asked = "fp8" if weights.quant.kv_cache_fp8 else "bfloat16"
+    if asked not in ("fp8", "bfloat16"):
+        raise PreconditionError(f"kv_cache_dtype {asked}: expected auto, bfloat16 or fp8")
+    return torch.float8_e4m3fn if asked == "fp8" else dtype
+
+
+def _pool_blocks(
+    config: EngineConfig, text: TextConfig, max_model_len: int, kv_dtype: torch.dtype, device: torch.device
+) -> int:
+    """Blocks for max_num_seqs sequences of max_model_len, or what a quarter of the free memory holds."""
+    if config.cache.num_blocks is not None:
+        return config.cache.num_blocks
+    block_tokens = config.cache.block_tokens
+    per_sequence = -(-max_model_len // block_tokens)
+    block_bytes = kv_block_bytes(text, block_tokens, kv_dtype)
+    fits = free_bytes(device) // POOL_SHARE // block_bytes
+    if fits < per_sequence:
+        raise PreconditionError(
+            f"a quarter of the free memory holds {fits} KV blocks of {block_bytes} bytes, but one sequence of "
+            f"{max_model_len} tokens needs {per_sequence}; lower --max-model-len or set --num-blocks"
+        )
+    return min(config.scheduler.max_num_seqs * per_sequence, fits)

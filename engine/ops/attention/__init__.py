@@ -61,10 +61,13 @@ def write(cache: Tensor, values: Tensor, slots: Tensor, scale: float) -> None:
 
 
 def _read(cache: Tensor, slots: Tensor, dtype: torch.dtype, scale: float) -> Tensor:
-    flat = cache.view(-1, *cache.shape[2:])
-    if cache.dtype == torch.float8_e4m3fn:
-        return (flat.view(torch.uint8)[slots].view(torch.float8_e4m3fn).float() * scale).to(dtype)
-    return flat[slots]
+    """The tokens at `slots` [...] -> [..., kv_heads, head_dim]."""
+    coded = cache.dtype == torch.float8_e4m3fn
+    flat = cache.view(torch.uint8) if coded else cache
+    rows = flat.view(-1, *cache.shape[2:]).index_select(0, slots.flatten())
+    if coded:
+        rows = (rows.view(torch.float8_e4m3fn).float() * scale).to(dtype)
+    return rows.view(*slots.shape, *cache.shape[2:])
 
 
 def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, where: Pages, k_scale: float, v_scale: float) -> Tensor:
