@@ -35,6 +35,8 @@ class Stats(Protocol):
     def preemptions(self) -> int: ...
     @property
     def alive(self) -> bool: ...
+    @property
+    def error(self) -> str | None: ...
 
 
 class Engine(Protocol):
@@ -103,8 +105,9 @@ class Service:
             return "the server is shutting down"
         if self.engine is None or self.info is None:
             return "the model is loading"
-        if not self.engine.stats().alive:
-            return "the engine has stopped after an error; restart the server"
+        stats = self.engine.stats()
+        if not stats.alive:
+            return f"the engine has stopped ({stats.error or 'no error known'}); restart the server"
         return None
 
     def require(self) -> tuple[Engine, ModelInfo]:

@@ -59,6 +59,7 @@ class FakeStats:
     generation_tokens: int = 0
     preemptions: int = 0
     alive: bool = True
+    error: str | None = None
 
 
 @dataclass
@@ -95,7 +96,7 @@ class FakeEngine:
         self.aborted_one.set()
 
     def stats(self) -> FakeStats:
-        return FakeStats(waiting=self.waiting, alive=self.alive)
+        return FakeStats(waiting=self.waiting, alive=self.alive, error=None if self.alive else "it broke")
 
     def _run(self, request: Request, listener: Callable[[Delivery], None]) -> None:
         params = request.params

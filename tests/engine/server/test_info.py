@@ -38,6 +38,7 @@ def test_503_after_the_loop_died(start):
     live = start(engine)
     assert live.get("/health").status_code == 200
     engine.alive = False
+    assert "it broke" in live.get("/health").json()["error"]["message"]
     assert live.get("/health").status_code == 503
     assert "restart" in live.post("/v1/completions", prompt=[1]).json()["error"]["message"]
 
