@@ -1,4 +1,6 @@
-"""`python -m oracle install|verify|serve`, also mounted as `gate oracle`: arguments, help and exit codes; no logic."""
+"""`python -m oracle install|verify|serve`, also mounted as `gate oracle`: arguments, help and exit codes; no logic.
+
+Commands import what they need: `gate` mounts this module, and its --help must be quick."""
 
 from __future__ import annotations
 
@@ -9,10 +11,6 @@ from typing import Annotated
 import typer
 
 from gate.errors import INTERRUPTED, GateError
-from oracle import serve as serving
-from oracle.install import install as install_oracle
-from oracle.pins import load
-from oracle.verify import verify_installed, verify_running
 
 app = typer.Typer(name="oracle", help="The pinned opponent: install it, verify it, serve it.", no_args_is_help=True)
 
@@ -29,6 +27,8 @@ def install(
     force: Annotated[bool, typer.Option("--force", help="Install again even if it is there.")] = False,
 ) -> None:
     """Install the pinned vLLM into .oracle/PLATFORM; does nothing when it is there."""
+    from oracle.install import install as install_oracle
+
     install_oracle(platform, source=source, python=python, force=force, say=_say)
 
 
@@ -38,6 +38,8 @@ def verify(
     url: Annotated[str | None, typer.Option(help="Verify a running server too, by what it reports.")] = None,
 ) -> None:
     """Compare the installation (and a running server) with the pin; exit 69 and a table when they differ."""
+    from oracle.verify import verify_installed, verify_running
+
     verified = verify_installed(platform)
     _say(f"{platform}: {len(verified.pin.lock)} pinned distributions as pinned, Python {verified.python}")
     for note in verified.notes:
@@ -58,10 +60,13 @@ def serve(
     verified: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the installation first.")] = True,
 ) -> None:
     """Serve a checkpoint exactly as a gate run would, in the foreground; Ctrl-C stops the whole process group."""
+    from oracle import serve as serving
+    from oracle.verify import verify_installed
+
     if verified:
         verify_installed(platform)
     argv, env = serving.argv(platform, model, port, max_model_len, max_num_seqs, kv_cache_dtype)
-    _say(f"{load(platform).distribution}: {' '.join(argv)}")
+    _say(" ".join(argv))
     sys.exit(serving.run_foreground(argv, env))
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from gate.errors import OracleError
 from oracle.pins import Platform, home, load
 
-STAMP = "installed.json"
+STAMP = "stamp.json"
 """Written last, so its absence in an existing folder means a half-done installation."""
 
 Source = Literal["index", "wheels", "archive"]
