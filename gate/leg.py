@@ -42,6 +42,8 @@ def run_leg(
     with Sampler(leg.leg_id, server.pid, other_pids) as sampler:
         recording = drive.run_leg(timed) if warmup_error is None else _nothing_sent(timed, warmup_error)
     rows = openai.to_rows(recording, timed, leg)
+    leg_s = (recording.end_ns - recording.start_ns) / 1e9
+    foreign = None if sampler.foreign_cores is None else sampler.foreign_cores * leg_s
     after, counted = _identify(server, leg.arm), ask.counters(server.url).since(counted)
     row = LegRow(
         leg_id=leg.leg_id,
@@ -63,7 +65,7 @@ def run_leg(
         client_cpu_s=recording.cpu_s,
         client_events=recording.events,
         client_loop_lag_p99_ms=recording.loop_lag_p99_ms,
-        host_load_foreign_cpu_s=sampler.foreign_cpu_s,
+        host_load_foreign_cpu_s=foreign,
         server_peak_rss_bytes=sampler.peak_rss_bytes,
         gpu_peak_bytes=sampler.gpu_peak_bytes,
         prefix_cache_hit_tokens=counted.prefix_cache_hit_tokens,

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from gate.observe import control
 from gate.observe.rows import MarginRow, RequestRow
 from gate.observe.rundata import RunData
 from gate.plan import Plan, leg_prompts
@@ -45,7 +46,7 @@ def ask(run: RunData, found: Sequence[tuple[Divergence, RequestRow]], url: str, 
     """The oracle's margin at each divergence; None where it does not answer."""
     prompts = _prompts(run.plan)
     rows = []
-    with httpx.Client(base_url=url, timeout=run.plan.recipe.protocol.request_timeout_s) as client:
+    with control.client(url, run.plan.recipe.protocol.request_timeout_s) as client:
         for split, oracle in found:
             prompt = prompts(split.concurrency, split.repetition)[split.index]
             common = (oracle.token_ids or ())[: split.position]

@@ -16,12 +16,14 @@ import psutil
 from gate.arm.guard import Guard, members, signal_all
 from gate.errors import ArmError
 from gate.interrupt import deferred
+from gate.observe import control
 from gate.plan import ArmPlan
 
 POLL_S = 0.1
 STEPS: tuple[tuple[int, float], ...] = ((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 """How a server is asked to go, and how long each request may take; SIGINT is what vLLM shuts its workers down on."""
 PORT_FREE_S = 5.0
+HEALTH_TIMEOUT_S = 2.0
 LAST_LINE_CHARS = 300
 
 GUARD = Guard()
@@ -97,6 +99,7 @@ class ServerProcess:
             left = _left(self.pid, family)
             if left:
                 raise ArmError(f"processes {left} of the {self.plan.arm} survived SIGKILL", hint="kill them by hand")
+            self._popen.wait()  # reap it: a zombie does not count as left
             GUARD.release(self.pid)
             host, port = address(self.url)
             deadline = time.monotonic() + PORT_FREE_S
@@ -152,9 +155,10 @@ def launch(plan: ArmPlan, log: Path, ready_timeout_s: float) -> ServerProcess:
 def answers(url: str) -> bool:
     """Whether the server is ready: 200 from /health, or, where there is no such route, from /v1/models."""
     try:
-        health = httpx.get(f"{url}/health", timeout=2.0)
-        if health.status_code == 404:
-            return httpx.get(f"{url}/v1/models", timeout=2.0).status_code == 200
+        with control.client(url, HEALTH_TIMEOUT_S) as client:
+            health = client.get("/health")
+            if health.status_code == 404:
+                return client.get("/v1/models").status_code == 200
     except httpx.HTTPError:
         return False
     return health.status_code == 200

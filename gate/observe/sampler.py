@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from types import TracebackType
@@ -13,10 +14,14 @@ from gate.observe.rows import TelemetryRow
 
 PERIOD_S = 0.5
 """Ten processes cost about 1 ms a sample: 0.2 % of a core."""
+TREE_EVERY = 10
+"""Samples between two looks for new children: listing all processes of the machine costs ten times a sample."""
+MIN_LOAD_WINDOW_S = 0.5
+"""The kernel counts CPU time in ticks of 10 ms; over a shorter window the foreign load would be their noise."""
 
 
 class Sampler:
-    """`with Sampler(leg_id, pid) as s: …` then `s.rows`, `s.peak_rss_bytes`, `s.gpu_peak_bytes`, `s.foreign_cpu_s`."""
+    """`with Sampler(leg_id, pid) as s: …` then `s.rows`, `s.peak_rss_bytes`, `s.gpu_peak_bytes`, `s.foreign_cores`."""
 
     def __init__(self, leg_id: str, pid: int | None, others: tuple[int | None, ...] = ()) -> None:
         self.leg_id = leg_id
@@ -26,14 +31,16 @@ class Sampler:
         self.rows: tuple[TelemetryRow, ...] = ()
         self.peak_rss_bytes: int | None = None
         self.gpu_peak_bytes: int | None = None
-        self.foreign_cpu_s: float | None = None
-        """CPU seconds that neither the gate nor an arm used; None for an attached server: it cannot be told apart."""
+        self.foreign_cores: float | None = None
+        """CPU seconds a second that neither the gate nor an arm used; None for an attached server, which cannot be
+        told apart, and for a leg too short to tell."""
         self._rows: list[TelemetryRow] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def __enter__(self) -> Sampler:
-        self._busy, self._own = _busy_s(), self._own_s()
+        self._tree = memory.tree(self.pid)
+        self._before = time.monotonic(), _busy_s(), self._own_s()
         self._thread.start()
         return self
 
@@ -42,21 +49,27 @@ class Sampler:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        if self.pid is not None:
-            self.foreign_cpu_s = max(0.0, (_busy_s() - self._busy) - (self._own_s() - self._own))
+        window_s, busy_s, own_s = (
+            after - before
+            for after, before in zip((time.monotonic(), _busy_s(), self._own_s()), self._before, strict=True)
+        )
+        if self.pid is not None and window_s >= MIN_LOAD_WINDOW_S:
+            self.foreign_cores = max(0.0, busy_s - own_s) / window_s
         self.rows = tuple(self._rows)
 
     def _run(self) -> None:
         with gpu.session():
-            while not self._stop.is_set():
+            for count in itertools.count(1):
                 self._sample()
-                self._stop.wait(PERIOD_S)
+                if self._stop.wait(PERIOD_S):
+                    break
+                if count % TREE_EVERY == 0:
+                    self._tree = memory.tree(self.pid)
             self._sample()
 
     def _sample(self) -> None:
-        processes = memory.tree(self.pid)
-        rss = memory.rss_bytes(processes)
-        on_gpu = gpu.process_bytes(frozenset(process.pid for process in processes))
+        rss = memory.rss_bytes(self._tree)
+        on_gpu = gpu.process_bytes(frozenset(process.pid for process in self._tree))
         self.peak_rss_bytes = _larger(self.peak_rss_bytes, rss)
         self.gpu_peak_bytes = _larger(self.gpu_peak_bytes, on_gpu)
         now = time.perf_counter_ns()

@@ -11,6 +11,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from gate.errors import ArmError
+from gate.observe import control
 from gate.observe.rows import Arm, Identity
 
 TIMEOUT_S = 10.0
@@ -38,7 +39,7 @@ class Counters:
 
 def identify(url: str, arm: Arm) -> Identity:
     """Raises ArmError when the server does not answer /v1/models, the one route every server has."""
-    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+    with control.client(url, TIMEOUT_S) as client:
         models = _json(client, "/v1/models")
         served = models.get("data") if models else None
         if not isinstance(served, list) or not served or not isinstance(served[0], dict):
@@ -69,7 +70,7 @@ def served_model(url: str, planned: str) -> str:
 
     Raises ArmError when it serves another, or several to choose from.
     """
-    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+    with control.client(url, TIMEOUT_S) as client:
         models = _json(client, "/v1/models") or {}
     names = [str(entry.get("id")) for entry in models.get("data", []) if isinstance(entry, dict)]
     if planned in names:
@@ -81,14 +82,14 @@ def served_model(url: str, planned: str) -> str:
 
 def counters(url: str) -> Counters:
     """Totals from /metrics; all None where there is no such route or the server is gone."""
-    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+    with control.client(url, TIMEOUT_S) as client:
         text = _text(client, "/metrics")
     return Counters(_total(text, "prefix_cache_hits"), _total(text, "num_preemptions"))
 
 
 def start_time(url: str) -> float | None:
     """Unix time at which the server's process started, where /metrics tells."""
-    with httpx.Client(base_url=url, timeout=TIMEOUT_S) as client:
+    with control.client(url, TIMEOUT_S) as client:
         samples = _samples(_text(client, "/metrics"), "process_start_time_seconds", ("",))
     return samples[0][1] if samples else None
 

@@ -1,0 +1,253 @@
+"""The command line from outside: exit codes, one line for a mistake, a light import, signals at any moment."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gate.arm.fake import FakeServer
+from gate.arm.fake_script import preset
+
+ROOT = Path(__file__).parents[2]
+
+
+def gate(*arguments: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=120)
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *said: str) -> None:
+    assert done.returncode == code, done.stderr
+    lines = done.stderr.strip().splitlines()
+    assert "Traceback" not in done.stderr
+    assert lines[-1].startswith("gate: ")
+    for part in said:
+        assert part in lines[-1]
+
+
+def test_import_is_light() -> None:
+    heavy = ("torch", "numpy", "pandas", "matplotlib", "pyarrow", "scipy", "vllm", "transformers", "aiohttp", "uvloop")
+    code = f"import sys, gate.cli; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--recpe", "tiny"], "--recipe"),
+        (["rnu"], "run"),
+        (["run"], "exactly one is needed"),
+        (["run", "--recipe", "a", "--model", "b"], "exactly one is needed"),
+        (["run", "--recipe", "no-such-recipe"], "no recipe 'no-such-recipe'"),
+        (["run", "--recipe", "tiny", "--conc", "1,x"], "numbers with commas"),
+        (["run", "--recipe", "tiny", "--conc", "0"], "distinct numbers from 1 up"),
+        (["run", "--recipe", "tiny", "--reps", "many"], "many"),
+        (["run", "--recipe", "tiny", "--residency", "half"], "residency = 'half'"),
+        (["plan", "--recipe", "tiny", "--coin", "heads"], "expected candidate or oracle"),
+        (["plan", "--recipe", "tiny", "--port", "70000"], "1 to 65534"),
+        (["show", "no-such-run", "--out", "/nowhere"], "no runs under /nowhere"),
+    ],
+)
+def test_usage_mistake_is_one_line_and_64(arguments: list[str], said: str) -> None:
+    refused(gate(*arguments), 64, said)
+
+
+RECIPE = """schema_version = 1
+name = "fakes"
+gpu = false
+[checkpoint]
+path = "{checkpoint}"
+{more}
+[workload]
+prompt_tokens = 12
+output_tokens = 6
+[protocol]
+concurrency = [1]
+repetitions = 2
+ready_timeout_s = 30
+[candidate]
+kind = "{python} -m gate.arm.fake --port {{port}} --preset {preset}"
+[oracle]
+kind = "{python} -m gate.arm.fake --port {{port}} --preset instant"
+platform = "cpu"
+"""
+
+
+def write_recipe(folder: Path, checkpoint: Path | str, preset: str = "instant", more: str = "") -> str:
+    path = folder / "fakes.toml"
+    text = RECIPE.format(checkpoint=checkpoint, python=sys.executable, preset=preset, more=more)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATE_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("GATE_HOST", "box")
+    return tmp_path
+
+
+def test_unknown_recipe_key_names_the_nearest(place: Path) -> None:
+    path = write_recipe(place, "/none", more='digset = "x"')
+    refused(gate("recipe", "check", path), 64, "unknown key 'digset' in [checkpoint]; did you mean 'digest'?")
+
+
+def test_missing_checkpoint_says_how_to_make_it(place: Path) -> None:
+    path = write_recipe(place, "/no/such/folder", more='make = "make checkpoints/x"')
+    refused(gate("plan", "--recipe", path), 69, "no checkpoint at /no/such/folder", "make checkpoints/x")
+
+
+def test_wrong_digest_is_refused(place: Path, tiny_checkpoint: Path) -> None:
+    path = write_recipe(place, tiny_checkpoint, more=f'digest = "{"0" * 64}"')
+    refused(gate("plan", "--recipe", path), 69, "has digest", "another checkpoint")
+
+
+def test_plan_prints_legs_and_an_id_that_repeats(place: Path, tiny_checkpoint: Path) -> None:
+    path = write_recipe(place, tiny_checkpoint)
+    one, two = (gate("plan", "--recipe", path, "--coin", "oracle").stdout for _ in range(2))
+    assert one == two
+    assert [line.split()[0] for line in one.splitlines()[-4:]] == [
+        "000-oracle-c1-r0",
+        "001-candidate-c1-r0",
+        "002-candidate-c1-r1",
+        "003-oracle-c1-r1",
+    ]
+    other = gate("plan", "--recipe", path, "--coin", "candidate").stdout
+    assert other.splitlines()[0] != one.splitlines()[0]
+
+
+class Running:
+    """A `gate run` in the background."""
+
+    def __init__(self, place: Path, recipe: str) -> None:
+        self.out = place / "results"
+        self.port = free_port()
+        self.log = place / "stderr"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "gate",
+                    "run",
+                    "--recipe",
+                    recipe,
+                    "--out",
+                    str(self.out),
+                    "--port",
+                    str(self.port),
+                ],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=ROOT,
+            )
+
+    def until(self, ready: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 90
+        while not ready():
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.02)
+
+    def said(self, text: str) -> Callable[[], bool]:
+        return lambda: text in self.log.read_text()
+
+    def ports_are_free(self) -> bool:
+        for port in (self.port, self.port + 1):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind(("127.0.0.1", port))
+                except OSError:
+                    return False
+        return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["start", "leg"])
+def test_signal_ends_servers_keeps_legs_and_frees_the_lock(
+    place: Path, tiny_checkpoint: Path, signum: int, moment: str
+) -> None:
+    recipe = write_recipe(place, tiny_checkpoint, "never-healthy" if moment == "start" else "no-answer")
+    running = Running(place, recipe)
+    running.until(running.said("starting the candidate" if moment == "start" else "candidate c1"))
+    if moment == "leg":
+        running.until(
+            lambda: list(running.out.glob("box/*/legs/*-oracle-*/legs.parquet")) or running.said("leg 1/4: candidate")()
+        )
+    running.process.send_signal(signum)
+    assert running.process.wait(60) == 130
+    assert "Traceback" not in running.log.read_text()
+    assert running.ports_are_free()
+    again = gate("plan", "--recipe", recipe)
+    assert again.returncode == 0
+    assert list(running.out.glob("box/*/plan.json"))
+
+
+@pytest.mark.slow
+def test_killed_gate_leaves_no_server_and_resumes(place: Path, tiny_checkpoint: Path) -> None:
+    recipe = write_recipe(place, tiny_checkpoint)
+    running = Running(place, recipe)
+    running.until(lambda: list(running.out.glob("box/*/legs/000-*/legs.parquet")))
+    os.kill(running.process.pid, signal.SIGKILL)
+    running.process.wait()
+    deadline = time.monotonic() + 30
+    while not running.ports_are_free() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert running.ports_are_free()
+    done = gate("resume", "--out", str(running.out))
+    assert done.returncode in (0, 1, 2, 3), done.stderr
+    listed = gate("list", "--out", str(running.out)).stdout
+    assert " 4/4" in listed
+    assert "incomplete" not in listed
+
+
+def test_never_ready_candidate_is_one_line_and_69(place: Path, tiny_checkpoint: Path) -> None:
+    recipe = write_recipe(place, tiny_checkpoint, "never-healthy")
+    text = Path(recipe).read_text().replace("ready_timeout_s = 30", "ready_timeout_s = 1")
+    Path(recipe).write_text(text, encoding="utf-8")
+    done = gate("run", "--recipe", recipe, "--out", str(place / "results"), "--port", str(free_port()))
+    refused(done, 69, "the candidate was not ready after 1 s", "ready_timeout_s")
+
+
+def test_occupied_port_is_one_line_and_69(place: Path, tiny_checkpoint: Path) -> None:
+    recipe = write_recipe(place, tiny_checkpoint)
+    with FakeServer(preset("good")) as taken:
+        done = gate("run", "--recipe", recipe, "--out", str(place / "results"), "--port", str(taken.port))
+        refused(done, 69, str(taken.port), "taken")
+
+
+def test_held_lock_is_one_line_and_75(place: Path, tiny_checkpoint: Path) -> None:
+    from gate.lock import hold
+    from gate.recipe import load
+
+    recipe = write_recipe(place, tiny_checkpoint)
+    with hold(load(recipe)):
+        done = gate("run", "--recipe", recipe, "--out", str(place / "results"))
+    refused(done, 75, "is held by", f"pid {os.getpid()}")
+
+
+def test_attached_servers_stay_up(place: Path, tiny_checkpoint: Path) -> None:
+    recipe = write_recipe(place, tiny_checkpoint)
+    with FakeServer(preset("instant")) as one, FakeServer(preset("instant")) as two:
+        done = gate("run", "--recipe", recipe, "--candidate", one.url, "--oracle", two.url, "--out", str(place / "r"))
+        assert done.returncode in (0, 1, 2, 3), done.stderr
+        assert gate("show", "--out", str(place / "r")).stdout == done.stdout
+        assert gate("report", "--out", str(place / "r")).stdout == done.stdout
+        assert len(one.requests) == len(two.requests) == 6
