@@ -91,7 +91,11 @@ def cell(
     if low >= threshold and ratio >= threshold:
         return replace(undecided, verdict=Verdict.PASS)
     if high < threshold and ratio < threshold:
-        reason = Reason(code="below-floor", message=span, hint="the candidate is worse by more than the band")
+        reason = Reason(
+            code="below-floor",
+            message=span,
+            hint="worse by more than the band: compare the arms' step times at this concurrency",
+        )
         return replace(undecided, verdict=Verdict.FAIL, reasons=(reason,))
     disagree = abs(math.log(ratio) - interval.mean) > AGREEMENT_IN_BANDS * band.share
     code = "estimates-disagree" if disagree else "interval-straddles"

@@ -69,12 +69,10 @@ def token_text(tokens: Sequence[TokenCell]) -> str:
     sums = {name: sum(getattr(t, name) for t in tokens) for name in ("sequences", "exact", "near_tie", "diverged")}
     unjudged = sum(t.unjudged for t in tokens)
     margins = [t.max_margin_nats for t in tokens if t.max_margin_nats is not None]
-    off = [f"c{t.concurrency} {t.verdict}" for t in tokens if t.verdict is not Verdict.PASS]
-    where = f" ({', '.join(off)})" if off else ""
     worst = f"; largest margin {number(max(margins), 3)} nats, bound {tokens[0].bound_nats:g}" if margins else ""
     return (
         f"{sums['exact']} of {sums['sequences']} sequences exact, {sums['near_tie']} near ties, "
-        f"{sums['diverged']} diverged, {unjudged} unjudged{worst}{where}"
+        f"{sums['diverged']} diverged, {unjudged} unjudged{worst}"
     )
 
 
@@ -85,6 +83,13 @@ def token_verdict(tokens: Sequence[TokenCell]) -> Verdict:
         if verdict in found:
             return verdict
     return Verdict.PASS if found else Verdict.INCONCLUSIVE
+
+
+def token_verdict_text(tokens: Sequence[TokenCell]) -> str:
+    """`PASS`, or `VOID at c4`: the worst verdict and where it is."""
+    worst = token_verdict(tokens)
+    where = ", ".join(f"c{t.concurrency}" for t in tokens if t.verdict is worst)
+    return worst.value if worst is Verdict.PASS or not where else f"{worst} at {where}"
 
 
 def client_text(report: Report) -> str:

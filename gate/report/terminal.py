@@ -60,7 +60,7 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
         "",
         _all(report) if all_cells else _primary(report),
         "",
-        _line("tokens", table.token_text(report.tokens), table.token_verdict(report.tokens)),
+        _tokens(report),
         _line("cells", table.counts_text(report)),
         _line("client", table.client_text(report)),
     ]
@@ -76,14 +76,19 @@ def _arm(name: str, version: str | None) -> str:
     return table.plain(name if version is None else f"{name} {version}")
 
 
-def _line(label: str, text: str, verdict: Verdict | None = None) -> Table:
+def _tokens(report: Report) -> Table:
+    verdict = Text(table.token_verdict_text(report.tokens), STYLES[table.token_verdict(report.tokens)])
+    return _line("tokens", table.token_text(report.tokens), verdict)
+
+
+def _line(label: str, text: str, verdict: Text | None = None) -> Table:
     """A label and its text, wrapped under itself."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(min_width=LABEL_WIDTH, no_wrap=True)
     grid.add_column(overflow="fold")
     body = Text(table.plain(text))
     if verdict is not None:
-        body.append(f"  {verdict}", STYLES[verdict])
+        body.append("  ").append_text(verdict)
     grid.add_row(Text(table.plain(label), "dim"), body)
     return grid
 

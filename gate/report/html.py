@@ -1,0 +1,53 @@
+"""Report -> report.html: one file, nothing loaded from elsewhere, everything escaped."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from gate import units
+from gate.report import plots, table
+from gate.report.model import Report
+
+TEMPLATE = "report.html.j2"
+
+
+def render(report: Report, svgs: Mapping[str, str] | None = None) -> str:
+    """The page. `svgs` are the plots when they are already drawn (plots.render)."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    drawn = plots.render(report) if svgs is None else svgs
+    return environment.get_template(TEMPLATE).render(
+        report=report,
+        table=table,
+        units=units,
+        command=shlex.join,
+        ratio_svg=_inline(drawn["ratio.svg"]),
+        latency_svg=_inline(drawn["latency.svg"]),
+    )
+
+
+def _printable(value: object) -> object:
+    """Servers' error texts may hold control characters, which HTML does not allow even escaped."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(c if c.isprintable() else " " for c in value)
+
+
+def _inline(svg: str) -> Markup:
+    """The svg element alone. It is trusted: plots.py writes it from numbers and its own words, no run's text."""
+    found = re.search(r"<svg.*</svg>", svg, re.DOTALL)
+    if found is None:
+        raise ValueError("not an SVG document")
+    return Markup(found.group())

@@ -1,0 +1,123 @@
+"""Report -> report.md: the tables of the terminal, for a pull request or an issue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gate.observe.rows import Verdict
+from gate.report import table
+from gate.report.model import ArmSummary, Cell, Report
+from gate.units import DASH, number
+
+ESCAPED = "\\`*_{}[]<>|#"
+"""Characters that a Markdown renderer could take for markup."""
+
+
+def render(report: Report) -> str:
+    """GitHub-flavoured Markdown; nothing in it depends on when or where it is rendered."""
+    parts = [
+        f"# {_text(report.recipe)} on {_text(report.host)}: {table.headline(report)}",
+        _summary(report),
+        "## Primary cells",
+        "Ratio (95 % interval), direction-normalised: 1 or more means the candidate is at least as good. "
+        f"Needed: {_needed(report)}.",
+        _primary(report),
+        "![Ratio by concurrency](ratio.svg)",
+        "![Throughput against latency](latency.svg)",
+        "## Tokens",
+        _tokens(report),
+    ]
+    if why := table.reasons(report):
+        rows = [(f"`{w.code}`", _text(w.where()), _text(w.message), _text(w.hint)) for w in why]
+        parts += ["## Why not PASS", _rows(("reason", "cells", "found and expected", "what to do"), rows)]
+    if report.not_binding_because:
+        parts += ["## Why indicative", "\n".join(f"* {_text(reason)}" for reason in report.not_binding_because)]
+    parts += ["## All cells", _all(report), "## Machine", _machine(report)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _text(text: str) -> str:
+    """One line without markup: names, messages and versions come from servers and command lines."""
+    return "".join(f"\\{c}" if c in ESCAPED else c for c in table.plain(text))
+
+
+def _rows(head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> str:
+    rule = ["---:" if column in right else "---" for column in range(len(head))]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
+
+
+def _needed(report: Report) -> str:
+    cells = [c for c in report.cells if c.primary]
+    return f"{cells[0].floor - cells[0].band:.3f}" if cells else DASH
+
+
+def _summary(report: Report) -> str:
+    rows = [
+        ("candidate", _arm(report.candidate)),
+        ("oracle", _arm(report.oracle)),
+        ("cells", table.counts_text(report)),
+        ("tokens", f"{table.token_text(report.tokens)}, {table.token_verdict_text(report.tokens)}"),
+        ("client", table.client_text(report)),
+        ("started", report.started_at),
+        ("finished", report.finished_at or "not finished"),
+        ("run", f"`{_text(report.run_id)}`, plan `{_text(report.plan_id)}`, {len(report.order)} legs"),
+    ]
+    return _rows(("", ""), rows)
+
+
+def _arm(arm: ArmSummary) -> str:
+    digest = f" (sha256 {_text(arm.checkpoint_digest)})" if arm.checkpoint_digest else ""
+    version = f" {_text(arm.version)}" if arm.version else ""
+    return f"{_text(arm.name)}{version}, {_text(arm.checkpoint)}{digest}, KV {_text(arm.kv_cache_dtype or DASH)}"
+
+
+def _verdict(cell: Cell | None) -> str:
+    if cell is None:
+        return DASH
+    strong = "**" if cell.verdict is Verdict.FAIL else ""
+    return f"{table.ratio_text(cell)} {strong}{cell.verdict}{strong}"
+
+
+def _primary(report: Report) -> str:
+    axes = table.axes(report, primary_only=True)
+    head = ("conc", *(table.axis_title(axis, unit).rsplit(" ", 1)[0] for axis, unit in axes))
+    rows = [
+        (str(concurrency), *(_verdict(table.cell_of(report, axis, concurrency)) for axis, _ in axes))
+        for concurrency in report.concurrencies
+    ]
+    return _rows(head, rows, right=(0,))
+
+
+def _tokens(report: Report) -> str:
+    head = ("conc", "sequences", "exact", "near tie", "diverged", "unjudged", "largest margin", "bound", "verdict")
+    rows = [
+        (
+            *map(str, (t.concurrency, t.sequences, t.exact, t.near_tie, t.diverged, t.unjudged)),
+            number(t.max_margin_nats, 3),
+            f"{t.bound_nats:g}",
+            t.verdict.value,
+        )
+        for t in report.tokens
+    ]
+    return _rows(head, rows, right=range(8))
+
+
+def _all(report: Report) -> str:
+    head = ("conc", "axis", "unit", "candidate", "oracle", "ratio", "verdict")
+    rows = [
+        (
+            str(c.concurrency),
+            f"`{c.axis}`" + (" primary" if c.primary else ""),
+            c.unit,
+            number(c.candidate_median),
+            number(c.oracle_median),
+            table.ratio_text(c),
+            c.verdict.value,
+        )
+        for c in report.cells
+    ]
+    return _rows(head, rows, right=(0, 3, 4))
+
+
+def _machine(report: Report) -> str:
+    return _rows(("", ""), [(_text(key), _text(value)) for key, value in report.machine.items()])

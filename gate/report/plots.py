@@ -1,0 +1,135 @@
+"""Report -> SVG: the ratio by concurrency with its band, and throughput against latency for both arms."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gate.observe.rows import Verdict
+from gate.report import table
+from gate.report.model import Cell, Report
+
+INK, QUIET, RULE = "#1c2430", "#667080", "#d5dae1"
+CANDIDATE, ORACLE = "#1257a0", "#8a5a14"
+SERIES = (("#1257a0", "o"), ("#a03d12", "s"), ("#2c7a4b", "^"), ("#6a3d9a", "D"), ("#444b55", "v"))
+"""Colour and marker together, so that a print in grey still tells the series apart."""
+
+STYLE = {
+    "svg.fonttype": "none",  # text stays text: it can be searched, and the file is a third of the size
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
+    "font.size": 9,
+    "axes.edgecolor": RULE,
+    "axes.labelcolor": QUIET,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#eceff3",
+    "text.color": INK,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "legend.frameon": False,
+}
+
+THROUGHPUT, LATENCY = "output_throughput", "tpot_median_ms"
+SIZE_INCHES = (5.6, 3.5)
+
+
+def render(report: Report) -> dict[str, str]:
+    """File name -> SVG text. The same report gives the same bytes."""
+    return {
+        "ratio.svg": _svg("ratio", lambda axes: _ratio(axes, report)),
+        "latency.svg": _svg("latency", lambda axes: _latency(axes, report)),
+    }
+
+
+def _svg(name: str, draw: Callable[[Axes], None]) -> str:
+    # The salt makes element ids reproducible, and different in the two plots, which share one page.
+    style: Any = STYLE | {"svg.hashsalt": name}
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+        axes = figure.add_subplot()
+        axes.spines[["top", "right"]].set_visible(False)
+        draw(axes)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _ratio(axes: Axes, report: Report) -> None:
+    """One series per primary axis, side by side at each concurrency; the band is the strip below the floor."""
+    places = {concurrency: place for place, concurrency in enumerate(report.concurrencies)}
+    names = table.axes(report, primary_only=True)
+    for number, (axis, unit) in enumerate(names):
+        colour, marker = SERIES[number % len(SERIES)]
+        shift = 0.14 * (number - (len(names) - 1) / 2)
+        cells = [c for c in report.cells if c.axis == axis and c.ratio is not None]
+        axes.errorbar(
+            [places[c.concurrency] + shift for c in cells],
+            [c.ratio if c.ratio is not None else math.nan for c in cells],
+            yerr=_bars(cells),
+            fmt=marker,
+            markersize=5,
+            color=colour,
+            elinewidth=1.2,
+            capsize=2,
+            label=table.axis_title(axis, unit).rsplit(" ", 1)[0],
+        )
+    primary = [c for c in report.cells if c.primary]
+    if primary:
+        floor, band = primary[0].floor, primary[0].band
+        axes.axhspan(floor - band, floor, color="#e3e7ed", lw=0, label=f"band {100 * band:g} %")
+        axes.axhline(floor, color=INK, lw=0.9)
+    for concurrency, place in places.items():
+        if any(c.concurrency == concurrency and c.verdict is Verdict.VOID for c in primary):
+            axes.annotate("VOID", (place, 0.02), xycoords=("data", "axes fraction"), ha="center", color=QUIET, size=8)
+    axes.set_xticks(range(len(places)), [f"c{concurrency}" for concurrency in places])
+    axes.set_xlim(-0.5, max(len(places) - 0.5, 0.5))
+    axes.set_ylabel("ratio; above the line the candidate is better")
+    axes.grid(axis="x", visible=False)
+    axes.margins(y=0.12)
+    if primary:
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4, handletextpad=0.4, columnspacing=1.2)
+
+
+def _bars(cells: Sequence[Cell]) -> list[list[float]]:
+    """Distances below and above the ratio, as errorbar wants them; none where there is no interval.
+
+    The interval is that of the mean paired ratio; where it does not hold the ratio of medians, the bar ends there.
+    """
+    below = [max((c.ratio or 0) - c.ratio_low, 0) if c.ratio_low is not None else 0.0 for c in cells]
+    above = [max(c.ratio_high - (c.ratio or 0), 0) if c.ratio_high is not None else 0.0 for c in cells]
+    return [below, above]
+
+
+def _latency(axes: Axes, report: Report) -> None:
+    """Each arm's path through the concurrencies: up and to the left is better."""
+    for arm, colour, marker in (("oracle", ORACLE, "s"), ("candidate", CANDIDATE, "o")):
+        points = [
+            (latency, throughput, concurrency)
+            for concurrency in report.concurrencies
+            if (latency := _median(report, LATENCY, concurrency, arm)) is not None
+            and (throughput := _median(report, THROUGHPUT, concurrency, arm)) is not None
+        ]
+        axes.plot(
+            [x for x, _, _ in points], [y for _, y, _ in points], color=colour, marker=marker, ms=5, lw=1.2, label=arm
+        )
+        for x, y, concurrency in points:
+            offset, align = ((6, -10), "left") if arm == "oracle" else ((-6, 5), "right")
+            axes.annotate(f"c{concurrency}", (x, y), offset, textcoords="offset points", ha=align, color=colour, size=8)
+    axes.set_xlabel("TPOT median, ms")
+    axes.set_ylabel("output throughput, tok/s")
+    axes.margins(0.14)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=2)
+
+
+def _median(report: Report, axis: str, concurrency: int, arm: str) -> float | None:
+    cell = table.cell_of(report, axis, concurrency)
+    if cell is None:
+        return None
+    return cell.candidate_median if arm == "candidate" else cell.oracle_median
