@@ -55,6 +55,11 @@ __device__ __forceinline__ void bulk_load(void* destination, const void* source,
         : "memory");
 }
 
+// Brings bytes into the L2 without waiting. Same alignment rules as bulk_load.
+__device__ __forceinline__ void prefetch_l2(const void* source, uint32_t bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
+}
+
 // Programmatic dependent launch: everything before the wait may overlap the previous kernel, so only weights, which no
 // kernel writes, may be touched before it. A no-op when the launch carries no such attribute.
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -32,6 +32,14 @@ enum class Epilogue : int {
     SWIGLU = 2,   // rows g, g + 8 of a tile are gate, up: bf16 [m][n / 2]; one slice only
 };
 
+// The next product in the step, so that this one can warm the L2 with the start of its weights. By value in the launch.
+struct NextProduct {
+    const uint8_t* weight;    // null: nothing to warm
+    int tiles, units_k, unit_bytes;
+    int slices, blocks;       // of the next launch, which has the same number of warps per block
+    int units;                // per warp
+};
+
 struct SkinnyArgs {
     const uint8_t* weight;    // units, [n / 16][k / UNIT_K][UNIT_BYTES]
     const float* row_scale;   // [n]
@@ -40,6 +48,7 @@ struct SkinnyArgs {
     int m, n, k;
     int slices;               // parts of K, one block column each
     int depth;                // units in flight per warp; chosen at launch from the shared memory that is left
+    NextProduct next;
 };
 
 template <class W>
@@ -58,14 +67,35 @@ struct SkinnyShared {
     }
 };
 
-// First of `parts` nearly equal shares of `total`.
+// Where share `index` of `parts` nearly equal shares of `total` begins. 32 bits are enough for every count here (tiles x
+// blocks, units x warps < 2^31), and a 64-bit division would cost each launch half a microsecond before its first copy.
 __device__ __forceinline__ int share_begin(int total, int parts, int index) {
-    return int((long long)total * index / parts);
+    return int(unsigned(total) * unsigned(index) / unsigned(parts));
 }
 
 // The share that holds `item`: the last one that begins at or before it.
 __device__ __forceinline__ int share_owner(int total, int parts, int item) {
-    return int((((long long)item + 1) * parts - 1) / total);
+    return int(((unsigned(item) + 1) * unsigned(parts) - 1) / unsigned(total));
+}
+
+// Asks for the start of the run that this block's warp of the next launch will stream, where it has one. DRAM would
+// otherwise idle from here until that launch's own first copies: through this one's tail and the small kernels between.
+template <int WARPS>
+__device__ __forceinline__ void warm_next(const NextProduct& next, int warp) {
+    const int block = blockIdx.x + gridDim.x * blockIdx.y;
+    if (next.weight == nullptr || block >= next.blocks * next.slices) return;
+    const int column = block % next.blocks, slice = block / next.blocks;
+    const int unit_begin = share_begin(next.units_k, next.slices, slice);
+    const int units = share_begin(next.units_k, next.slices, slice + 1) - unit_begin;
+    const int tile_begin = share_begin(next.tiles, next.blocks, column);
+    const int total = (share_begin(next.tiles, next.blocks, column + 1) - tile_begin) * units;
+    const int begin = share_begin(total, WARPS, warp), end = min(share_begin(total, WARPS, warp + 1), begin + next.units);
+    for (int unit = begin; unit < end;) {
+        const int in_tile = unit % units, count = min(end - unit, units - in_tile);
+        prefetch_l2(next.weight + (size_t(tile_begin + unit / units) * next.units_k + unit_begin + in_tile) * next.unit_bytes,
+                    count * next.unit_bytes);
+        unit += count;
+    }
 }
 
 // Scales a finished tile and writes it. Lane 4g + t holds rows g and g + 8 of tokens 2t and 2t + 1.
@@ -167,7 +197,10 @@ __global__ void __launch_bounds__(WARPS * 32, 1) skinny_kernel(const SkinnyArgs 
             barrier_wait(full + stage, parity);
             W::template multiply<MT>(ring + stage * W::UNIT_BYTES, x_shared + column * W::UNIT_K * W::X_BYTES, token_row, lane, sums);
             __syncwarp();   // every lane has read the stage before it is refilled
-            if (lane == 0 && next_unit < end) fetch(stage);
+            if (lane == 0) {
+                if (next_unit < end) fetch(stage);
+                else if (next_unit++ == end) warm_next<WARPS>(args.next, warp);
+            }
             if (++stage == depth) stage = 0, parity ^= 1;
         }
         if (whole) {
@@ -222,7 +255,9 @@ cudaError_t launch_skinny(SkinnyArgs args, int blocks, bool dependent, cudaStrea
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(blocks, args.slices);
     config.blockDim = dim3(WARPS * 32);
-    config.dynamicSmemBytes = bytes(args.depth);
+    // One block per multiprocessor: under dependent launch a second one would settle wherever a multiprocessor happens to
+    // be free first, and leave others without (measured: 104 instead of 78 us per layer).
+    config.dynamicSmemBytes = bytes(args.depth) > MAX_SHARED_BYTES / 2 ? bytes(args.depth) : MAX_SHARED_BYTES / 2 + 1024;
     config.stream = stream;
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

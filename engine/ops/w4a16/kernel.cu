@@ -83,12 +83,12 @@ struct W4A16 {
 
 // epilogue: engine::Epilogue. Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract.
 extern "C" int engine_w4a16_skinny(const void* weight, const float* row_scale, const void* x, void* out, int m, int n, int k,
-                                   int slices, int blocks, int epilogue, int dependent, void* stream) {
+                                   int slices, int blocks, int epilogue, int dependent, const void* next, void* stream) {
     using namespace engine;
     if (m < 1 || m > 32 || n % TILE_ROWS || k % W4A16::UNIT_K || slices < 1 || slices > k / W4A16::UNIT_K || blocks < 1 ||
         blocks > n / TILE_ROWS || (epilogue != 0 && slices != 1))
         return cudaErrorInvalidValue;
-    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, 0};
+    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, 0, next ? *static_cast<const NextProduct*>(next) : NextProduct{}};
     cudaStream_t s = static_cast<cudaStream_t>(stream);
 #define ENGINE_SKINNY(MT, WARPS)                                                                               \
     switch (epilogue) {                                                                                              \
