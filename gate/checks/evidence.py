@@ -97,12 +97,11 @@ class Evidence:
         return self.plan.candidate if arm == "candidate" else self.plan.oracle
 
     def identity(self, arm: Arm) -> Identity | None:
-        """What the arm said of itself before its first leg; without legs, what was recorded of it first."""
+        """What the arm first said of itself: before its first leg, or as soon as it answered."""
         recorded = [identity for identity in self.run.identities if identity.arm == arm]
         legs = self.of_arm(arm)
-        if legs:
-            recorded = [i for i in recorded if i.digest == legs[0].row.identity_before]
-        return recorded[0] if recorded else None
+        at_first = [identity for identity in recorded if legs and identity.digest == legs[0].row.identity_before]
+        return next(iter([*at_first, *recorded]), None)
 
     def values(self, axis: Axis, concurrency: int, arm: Arm) -> tuple[float | None, ...]:
         """The axis's value of each planned repetition; None where the leg is missing or has no value."""

@@ -49,3 +49,10 @@ def test_a_length_limit_that_the_plan_did_not_set_is_not_judged(build: Any, foun
     run = build.alter_identity(build.run(), "candidate", max_model_len=9999)
     plan = run.plan.model_copy(update={"candidate": run.plan.candidate.model_copy(update={"kind": "url"})})
     assert found(dataclasses.replace(run, plan=plan), "arms-not-as-planned") == []
+
+
+def test_a_name_that_was_not_planned_is_not_judged(build: Any, found: Any) -> None:
+    """A command or URL serves whatever it calls its one model."""
+    run = build.alter_identity(build.run(), "candidate", model="its own name")
+    plan = run.plan.model_copy(update={"candidate": run.plan.candidate.model_copy(update={"model": ""})})
+    assert found(dataclasses.replace(run, plan=plan)) == []

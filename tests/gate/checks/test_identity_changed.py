@@ -28,3 +28,10 @@ def test_arms_may_differ_from_each_other(build: Any, found: Any) -> None:
     run = build.run()
     assert {leg.identity_before for leg in run.legs} == {"candidate-id", "oracle-id"}
     assert found(run, "identity-changed") == []
+
+
+def test_a_server_that_did_not_answer_at_first_voids_that_leg_only(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = next(leg for leg in run.legs if leg.arm == "oracle")
+    (finding,) = found(build.alter_leg(run, leg.leg_id, identity_before="unreachable"))
+    assert (finding.code, finding.leg_id) == ("identity-changed", leg.leg_id)
