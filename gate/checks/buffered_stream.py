@@ -31,8 +31,13 @@ FAMILIES = ("ttft", "tpot", "itl")
 
 
 def tokens_per_read(requests: Sequence[RequestRow]) -> float | None:
-    per_read = [tokens for request in requests for _, tokens in reads(request)]
-    return sum(per_read) / len(per_read) if per_read else None
+    """None when no token arrived. Where events do not say what they carried, usage does for all of them together."""
+    tokens = read = 0
+    for request in requests:
+        known = request.tokens_per_event
+        tokens += sum(known) if known else (request.completion_tokens or 0)
+        read += len(reads(request)) if known else len(set(request.token_times_ns))
+    return tokens / read if read else None
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

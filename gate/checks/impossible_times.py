@@ -33,7 +33,9 @@ def impossible(request: RequestRow) -> bool:
     if any(later < earlier for earlier, later in [*pairwise(stamps), *pairwise(tokens)]):
         return True
     ends = (tokens[0], tokens[-1]) if tokens else (None, None)
-    return ends != (request.first_token_ns, request.last_token_ns) or len(tokens) != len(request.tokens_per_event)
+    if ends != (request.first_token_ns, request.last_token_ns):
+        return True
+    return bool(request.tokens_per_event) and len(tokens) != len(request.tokens_per_event)
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

@@ -27,7 +27,9 @@ HINT = "check that ignore_eos and max_tokens reach the sampler and that max_mode
 
 def counts(request: RequestRow) -> dict[str, int]:
     """Each count of the output that there is, by where it comes from."""
-    found = {"streamed": sum(request.tokens_per_event)}
+    found = {}
+    if request.tokens_per_event or not request.token_times_ns:  # events without counts are not zero tokens
+        found["streamed"] = sum(request.tokens_per_event)
     if request.completion_tokens is not None:
         found["usage.completion_tokens"] = request.completion_tokens
     if request.token_ids is not None:

@@ -17,7 +17,7 @@ from gate.observe.rows import RequestRow
 def reads(request: RequestRow) -> tuple[tuple[int, int], ...]:
     """(stamp in ns, tokens) of each read that carried tokens, in order.
 
-    Empty for a record whose stamps and counts do not match up: checks/impossible_times.py voids it.
+    Empty where nobody knows how many tokens each event carried: the server returns neither ids nor running usage.
     """
     if len(request.token_times_ns) != len(request.tokens_per_event):
         return ()

@@ -49,7 +49,7 @@ class RequestRow(Row):
     token_times_ns: tuple[int, ...] = ()
     """One stamp per token-carrying event; events that came in one read share a stamp."""
     tokens_per_event: tuple[int, ...] = ()
-    """Tokens each of those events carried."""
+    """Tokens each of those events carried; empty, although there are events, when the server does not let one know."""
     prompt_tokens: int | None = None
     """From the server's `usage`."""
     completion_tokens: int | None = None

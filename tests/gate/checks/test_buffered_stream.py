@@ -40,6 +40,17 @@ def test_a_merge_now_and_then_is_no_buffer(build: Any, found: Any, sizes: Any, v
     assert bool(found(lumps(run, build.leg_id(run), sizes), "buffered-stream")) == voided
 
 
+def test_usage_counts_where_events_do_not(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    for index in range(4):
+        row = next(r for r in run.requests if (r.leg_id, r.index) == (leg, index))
+        stamps = (row.first_token_ns, row.last_token_ns)
+        run = build.alter_request(run, leg, index, token_times_ns=stamps, tokens_per_event=(), token_ids=None)
+    assert "4.00 tokens a read" in found(run, "buffered-stream")[0].message
+    assert {f.code for f in found(run)} == {"buffered-stream"}
+
+
 def test_events_of_several_tokens_count_too(build: Any, found: Any) -> None:
     run = build.run()
     leg = build.leg_id(run)
