@@ -1,0 +1,154 @@
+"""config.json of both wrappers and both kinds; what is missing, impossible or not implemented is named."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import make_checkpoint
+import pytest
+from synthetic_weights import SHAPES, Recipe
+
+from engine.models.config import TextConfig, load_text_config
+from engine.weights.errors import CheckpointError
+
+
+def config_json(shape: str = "tiny") -> dict:
+    return copy.deepcopy(make_checkpoint.side_files(Recipe(SHAPES[shape], "bf16", 0))["config.json"])
+
+
+def load(folder: Path, config: dict, generation: dict | None = None) -> TextConfig:
+    (folder / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (folder / "generation_config.json").write_text(json.dumps(generation))
+    return load_text_config(folder)
+
+
+def test_the_dense_model_of_27b(tmp_path: Path) -> None:
+    config = load(tmp_path, config_json("27b"))
+    assert (config.hidden_size, config.num_hidden_layers, config.vocab_size) == (5120, 64, 248320)
+    assert config.layer_types.count("full_attention") == 16
+    assert [i for i, kind in enumerate(config.layer_types) if kind == "full_attention"][:2] == [3, 7]
+    assert (config.key_dim, config.value_dim, config.conv_dim) == (2048, 6144, 10240)
+    assert (config.rotary_dim, config.rope_theta) == (64, 1e7)
+    assert not config.is_moe
+
+
+def test_the_moe_model_of_35b(tmp_path: Path) -> None:
+    config = load(tmp_path, config_json("35b"))
+    assert config.is_moe
+    assert (config.num_experts, config.num_experts_per_tok, config.moe_intermediate_size) == (256, 8, 512)
+    assert (config.value_dim, config.conv_dim) == (4096, 8192)
+
+
+@pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
+def test_text_only_and_wrapped_are_the_same_model(tmp_path: Path, shape: str) -> None:
+    wrapped = config_json(shape)
+    name = wrapped["architectures"][0].replace("ForConditionalGeneration", "ForCausalLM")
+    text_only = {**wrapped["text_config"], "architectures": [name]}
+    assert load(tmp_path, wrapped) == load(tmp_path, text_only)
+
+
+def test_rope_settings_in_their_older_places(tmp_path: Path) -> None:
+    today = config_json()
+    older = config_json()
+    rope = older["text_config"].pop("rope_parameters")
+    older["text_config"] |= {"rope_theta": rope["rope_theta"], "partial_rotary_factor": rope["partial_rotary_factor"]}
+    older["text_config"]["rope_scaling"] = {"type": "default", "mrope_section": rope["mrope_section"]}
+    assert load(tmp_path, older) == load(tmp_path, today)
+
+
+def test_layer_types_follow_the_interval_where_they_are_not_listed(tmp_path: Path) -> None:
+    config = config_json()
+    del config["text_config"]["layer_types"]
+    assert load(tmp_path, config) == load(tmp_path, config_json())
+
+
+@pytest.mark.parametrize(
+    ("own", "generation", "expected"),
+    [(2, None, (2,)), (2, {"eos_token_id": [2, 4]}, (2, 4)), (None, {"eos_token_id": 7}, (7,)), ([2, 3], {}, (2, 3))],
+)
+def test_both_files_name_ends_of_sequence(
+    tmp_path: Path, own: object, generation: dict | None, expected: tuple[int, ...]
+) -> None:
+    config = config_json()
+    config["text_config"]["eos_token_id"] = own
+    assert load(tmp_path, config, generation).eos_token_ids == expected
+
+
+REFUSED = [
+    ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+    ({"attention_bias": True}, "attention_bias = True"),
+    ({"attn_output_gate": False}, "attn_output_gate = False"),
+    ({"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype = 'bfloat16'"),
+    ({"linear_conv_kernel_dim": 3}, "linear_conv_kernel_dim = 3"),
+    ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e7}}, "rope_type = 'yarn'"),
+    ({"hidden_size": 0}, "hidden_size = 0"),
+    ({"hidden_size": "256"}, "hidden_size = '256'"),
+    ({"rms_norm_eps": -1e-6}, "rms_norm_eps = -1e-06"),
+    ({"layer_types": ["full_attention"]}, "layer_types has 1 entries, expected num_hidden_layers = 8"),
+    ({"layer_types": ["sliding_attention"] * 8}, "layer_types.0 = 'sliding_attention'"),
+    ({"num_attention_heads": 3}, "num_attention_heads = 3 is not a multiple of num_key_value_heads = 2"),
+    ({"linear_num_value_heads": 3}, "linear_num_value_heads = 3 is not a multiple of linear_num_key_heads = 2"),
+    ({"intermediate_size": 0}, "intermediate_size is missing"),
+    ({"head_dim": 128}, "mrope_section .* does not sum to half the rotary dimension 32"),
+    ({"eos_token_id": "two"}, "eos_token_id.* = 'two'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), REFUSED, ids=[m[:40] for _, m in REFUSED])
+def test_a_value_that_is_impossible_or_not_implemented(tmp_path: Path, change: dict, message: str) -> None:
+    config = config_json()
+    config["text_config"] |= change
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load(tmp_path, config)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_experts": 0}, "without num_experts"),
+        ({"num_experts_per_tok": 9}, r"num_experts_per_tok = 9, expected 1..num_experts = 8"),
+        ({"moe_intermediate_size": 0}, "moe_intermediate_size is missing"),
+        ({"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is missing"),
+        ({"norm_topk_prob": False}, "norm_topk_prob = False"),
+    ],
+)
+def test_a_moe_value_that_is_impossible(tmp_path: Path, change: dict, message: str) -> None:
+    config = config_json("tiny-moe")
+    config["text_config"] |= change
+    with pytest.raises(CheckpointError, match=message):
+        load(tmp_path, config)
+
+
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    config = config_json()
+    del config["text_config"]["head_dim"]
+    with pytest.raises(CheckpointError, match=r"config\.json: head_dim: Field required"):
+        load(tmp_path, config)
+
+
+def test_another_architecture(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="architecture LlamaForCausalLM; this engine runs Qwen3_5For"):
+        load(tmp_path, {**config_json(), "architectures": ["LlamaForCausalLM"]})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not JSON"),
+        ("[]", "found a JSON list, expected an object"),
+        ('{"architectures": []}', "architecture none"),
+    ],
+)
+def test_a_file_that_is_not_a_configuration(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=message):
+        load_text_config(tmp_path)
+
+
+def test_no_file_at_all(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"config\.json: not found; expected a Hugging Face checkpoint folder"):
+        load_text_config(tmp_path)

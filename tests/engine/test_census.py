@@ -1,0 +1,148 @@
+"""The census sees what is resident: nothing wider than shipped, in every layout, and a widened module is caught."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import make_checkpoint
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.census import Census, take_census
+from engine.models.config import load_text_config
+from engine.models.layers import Source
+from engine.models.qwen3_5 import Qwen3_5ForCausalLM
+from engine.models.qwen3_5_moe import Qwen3_5MoeForCausalLM
+from engine.ops.linear import Budget, Operand
+from engine.weights.loader import ModelWeights, load_weights
+from engine.weights.types import DenseWeight
+
+torch.set_num_threads(1)
+
+LAYOUTS = [
+    ("--shape", "tiny", "--layout", "modelopt"),
+    ("--shape", "tiny-moe", "--layout", "modelopt"),
+    ("--shape", "tiny", "--layout", "compressed-tensors"),
+    ("--shape", "tiny-moe", "--layout", "compressed-tensors"),
+    ("--shape", "tiny", "--layout", "bf16"),
+    ("--shape", "tiny-moe", "--layout", "bf16"),
+]
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Path]:
+    root = tmp_path_factory.mktemp("census")
+    made = {options: root / str(i) for i, options in enumerate(LAYOUTS)}
+    for options, folder in made.items():
+        make_checkpoint.main(["--layers", "4", "--device", "cpu", "--with-mtp", *options, str(folder)])
+    return made
+
+
+def build(folder: Path, cache_bytes: int = 0) -> tuple[Qwen3_5ForCausalLM, ModelWeights]:
+    config = load_text_config(folder)
+    weights = load_weights(folder, config, "cpu")
+    kind = Qwen3_5MoeForCausalLM if config.is_moe else Qwen3_5ForCausalLM
+    return kind(Source(weights, config, torch.bfloat16, Budget(cache_bytes)), 64), weights
+
+
+def text_only(folder: Path, out: Path) -> Path:
+    """The same checkpoint with text-only tensor names."""
+    out.mkdir()
+    for file in folder.iterdir():
+        (out / file.name).write_bytes(file.read_bytes())
+    tensors = {n: t for shard in sorted(out.glob("*.safetensors")) for n, t in load_file(shard).items()}
+    for shard in out.glob("*.safetensors"):
+        shard.unlink()
+    (out / "model.safetensors.index.json").unlink()
+    save_file({n.replace("model.language_model.", "model."): t for n, t in tensors.items()}, out / "model.safetensors")
+    return out
+
+
+def row(census: Census, module: str) -> SimpleNamespace:
+    found = next(r for r in census.rows if r.module == module)
+    return SimpleNamespace(shipped=found.shipped, resident=found.resident, widened=found.is_widened)
+
+
+@pytest.mark.parametrize("naming", ["wrapped", "text-only"])
+@pytest.mark.parametrize("options", LAYOUTS, ids=" ".join)
+def test_no_module_is_resident_in_a_wider_dtype_than_shipped(
+    folders: dict[tuple[str, ...], Path], tmp_path: Path, options: tuple[str, ...], naming: str
+) -> None:
+    folder = folders[options]
+    if naming == "text-only":
+        folder = text_only(folder, tmp_path / "text-only")
+    model, weights = build(folder)
+    census = take_census(model, weights)
+    assert census.absent == ()
+    assert census.widened == ()
+    assert census.copy_bytes == 0
+    assert census.shipped_bytes == weights.checkpoint.text_bytes
+
+
+def test_packed_stays_packed_and_fp8_stays_fp8(folders: dict[tuple[str, ...], Path]) -> None:
+    census = take_census(*build(folders[LAYOUTS[0]]))
+    for module in ("lm_head", "layers.0.mlp.gate_up_proj", "layers.3.mlp.down_proj"):
+        assert row(census, module).resident["U8"] == row(census, module).shipped["U8"] > 0
+        assert row(census, module).resident["F8_E4M3"] == row(census, module).shipped["F8_E4M3"] > 0
+        assert "BF16" not in row(census, module).resident
+    for module in ("layers.0.linear_attn.in_proj_qkvz", "layers.3.self_attn.qkv_proj", "layers.3.self_attn.o_proj"):
+        assert row(census, module).resident["F8_E4M3"] == row(census, module).shipped["F8_E4M3"] > 0
+        assert "BF16" not in row(census, module).resident
+
+
+def test_experts_are_counted_on_both_sides(folders: dict[tuple[str, ...], Path]) -> None:
+    census = take_census(*build(folders[LAYOUTS[1]]))
+    experts = row(census, "layers.2.mlp.gate_up_proj")
+    assert experts.resident["U8"] == experts.shipped["U8"] == 8 * 2 * 64 * 128
+
+
+def test_declared_copies_are_counted_apart(folders: dict[tuple[str, ...], Path]) -> None:
+    model, weights = build(folders[LAYOUTS[0]], cache_bytes=10**9)
+    census = take_census(model, weights)
+    assert census.widened == ()
+    assert census.copy_bytes > census.shipped_bytes
+    assert census.resident_bytes == take_census(*build(folders[LAYOUTS[0]])).resident_bytes
+
+
+@pytest.mark.parametrize("projection", ["lm_head", "o_proj", "qkv_proj", "in_proj_qkvz", "out_proj", "gate_up_proj"])
+def test_a_widened_module_is_caught(folders: dict[tuple[str, ...], Path], projection: str) -> None:
+    model, weights = build(folders[LAYOUTS[0]])
+
+    def widen(operand: Operand) -> Operand:
+        return replace(operand, weight=DenseWeight(operand.weight.dequantize(torch.bfloat16)))
+
+    if projection == "lm_head":
+        model.lm_head = widen(model.lm_head)
+    else:
+        gdn, attention = model.layers[0], model.layers[3]
+        owner = {"o_proj": attention, "qkv_proj": attention}.get(projection, gdn)
+        mixer = getattr(owner, "self_attn", None) or getattr(owner, "linear_attn", None)
+        linear = getattr(owner.mlp if projection == "gate_up_proj" else mixer, projection)
+        linear.operands = tuple(widen(operand) for operand in linear.operands)
+    widened = take_census(model, weights).widened
+    assert len(widened) == 1
+    assert widened[0].endswith(projection)
+
+
+def test_a_second_copy_of_a_weight_is_caught(folders: dict[tuple[str, ...], Path]) -> None:
+    model, weights = build(folders[LAYOUTS[0]])
+    model.layers[0].mlp.down_proj.spare = model.layers[0].mlp.down_proj.operands[0].weight.packed.clone()
+    assert take_census(model, weights).widened == ("layers.0.mlp.down_proj",)
+
+
+def test_a_module_the_walk_cannot_see_is_reported(folders: dict[tuple[str, ...], Path]) -> None:
+    model, weights = build(folders[LAYOUTS[0]])
+    del model.layers[1].mlp.down_proj
+    assert take_census(model, weights).absent == ("layers.1.mlp.down_proj",)
+
+
+def test_the_table_names_every_kind_of_module_and_the_total(folders: dict[tuple[str, ...], Path]) -> None:
+    model, weights = build(folders[LAYOUTS[0]])
+    lines = take_census(model, weights).lines()
+    assert lines[0].split()[:3] == ["module", "count", "shipped"]
+    assert any(line.startswith("layers.*.mlp.gate_up_proj ") and line.split()[1] == "4" for line in lines)
+    assert lines[-1].startswith("total")
+    assert not any("WIDER" in line for line in lines)
