@@ -31,7 +31,7 @@ class FakeServer:
         self.port = port
         self.requests: list[dict[str, Any]] = []
         """Bodies of the completion requests, in order of arrival."""
-        self.running = 0
+        self.running = self.waiting = 0
         self.peak_running = 0
         self.disconnects = 0
         """Streams that the client left before their end."""
@@ -44,6 +44,7 @@ class FakeServer:
         self._stop: asyncio.Event | None = None
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self.serve()), name="fake-server", daemon=True)
+        self.slots: asyncio.Semaphore
         self.transports: set[asyncio.Transport] = set()
         self.failure: BaseException | None = None
         """A fault of the fake itself, raised when the context is left."""
@@ -72,6 +73,7 @@ class FakeServer:
     async def serve(self) -> None:
         """Until stop()."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self.slots = asyncio.Semaphore(self.script.slots or sys.maxsize)
         tasks: set[asyncio.Task[None]] = set()
         try:
             server = await self._loop.create_server(lambda: Connection(self, tasks), "127.0.0.1", self.port)
@@ -138,7 +140,7 @@ class FakeServer:
         label = f'{{engine="0",model_name="{script.model}"}}'
         values = {
             f"{prefix}:num_requests_running": self.running,
-            f"{prefix}:num_requests_waiting": 0,
+            f"{prefix}:num_requests_waiting": self.waiting,
             f"{prefix}:kv_cache_usage_perc": 0.0,
             f"{prefix}:prompt_tokens_total": self.prompted,
             f"{prefix}:generation_tokens_total": self.generated,

@@ -99,6 +99,17 @@ class Connection(asyncio.Protocol):
             await self._stream(query, faulty=fault != "none")
 
     async def _stream(self, query: Query, faulty: bool) -> None:
+        self._server.waiting += 1
+        try:
+            await self._server.slots.acquire()
+        finally:
+            self._server.waiting -= 1
+        try:
+            await self._run(query, faulty)
+        finally:
+            self._server.slots.release()
+
+    async def _run(self, query: Query, faulty: bool) -> None:
         server, script = self._server, self._server.script
         server.running += 1
         server.peak_running = max(server.peak_running, server.running)

@@ -56,6 +56,9 @@ class Script(Table):
     slow_down_per_stream: float = 0.0
     """Added to the factor for every other stream that runs."""
 
+    slots: int | None = None
+    """Streams that run at once; the others wait in line before their prefill."""
+
     # stream shape
     role_first: bool = False
     """Open with an event that carries no token: role-only for chat, empty text for completions."""
@@ -118,7 +121,7 @@ PRESETS: dict[str, dict[str, object]] = {
     "wrong-prompt": {"prompt_tokens_offset": 27},
     "short": {"output_limit": 5},
     "diverge": {"diverge_at": 3},
-    "diverge-decided": {"diverge_at": 3, "margin_nats": 2.0},
+    "decided": {"margin_nats": 2.0},
     "error-event": {"fault": "error-event", "fault_after_tokens": 3},
     "one-error": {"fault": "error-event", "fault_after_tokens": 3, "fault_first": 2, "fault_count": 1},
     "drop": {"fault": "drop", "fault_after_tokens": 3},

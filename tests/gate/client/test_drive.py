@@ -140,6 +140,20 @@ def test_open_loop_keeps_its_schedule_whatever_the_server_does(load: Load, arriv
     assert scheduled[-1] < (rows[0].first_token_ns or 0)
 
 
+def test_waiting_in_line_is_in_the_time_from_schedule() -> None:  # [14]
+    """One slot of 40 ms and an arrival each 10 ms: the k-th answer cannot come before (k + 1) × 40 ms."""
+    prompts = make_prompts(count=6, length=8, vocab_size=1000, seed=1, max_common_prefix=4)
+    with FakeServer(Script(slots=1, prefill_ms=40.0, token_ms=0.0)) as server:
+        spec = LoadSpec(server.url, "fake", prompts, 1, 1, arrival="constant", rate=100.0)
+        responses = run_leg(spec).responses
+        assert server.peak_running == 1
+    start = responses[0].scheduled_ns or 0
+    for k, response in enumerate(sorted(responses, key=lambda r: r.end_ns or 0)):
+        assert response.error is None
+        assert (response.end_ns or 0) - start >= (k + 1) * 40_000_000
+    assert [(r.scheduled_ns or 0) - start for r in responses] == [k * 10_000_000 for k in range(6)]
+
+
 def test_stale_connections_are_replaced(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gate.client.transport.IDLE_LIMIT_S", 0.0)
     with FakeServer() as server:
