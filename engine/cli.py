@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
-from engine.errors import INTERRUPTED, USAGE, EngineError, UsageError
+from engine.errors import INTERRUPTED, USAGE, EngineError, PreconditionError, UsageError
 
 app = typer.Typer(
     name="engine",
@@ -126,6 +126,45 @@ def generate(
         max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, ignore_eos=ignore_eos
     )
     run(config, params, prompt=prompt, prompt_ids=_ids(prompt_ids), show_ids=show_ids, out=sys.stdout)
+
+
+@app.command()
+def census(
+    model: Model,
+    device: Device = _MODEL.device,  # type: ignore[assignment]
+    dtype: Dtype = _MODEL.dtype,  # type: ignore[assignment]
+    allow_reference: AllowReference = _MODEL.allow_reference,
+) -> None:
+    """Load MODEL; print its bytes by module, shipped and resident. Exit code 1 where one is wider than shipped."""
+    from engine.server.loading import check_folder, load_runner
+
+    check_folder(model)
+    # One short sequence: the census is about weights, and the caches should not need the memory of a server's.
+    limits = SchedulerConfig(max_num_seqs=1, max_model_len=_CACHE.block_tokens)
+    config = EngineConfig(ModelConfig(model, None, device, dtype, allow_reference, 0), scheduler=limits)
+    found = load_runner(config).census()
+    typer.echo("\n".join(found.lines()))
+    raise typer.Exit(1 if found.widened or found.absent else 0)
+
+
+@app.command()
+def build(
+    arch: Annotated[str, typer.Option(help="Architectures, separated by commas.", metavar="90a,121a")] = "90a,121a",
+    force: Annotated[bool, typer.Option("--force", help="Compile even where the library is current.")] = False,
+) -> None:
+    """Compile the CUDA kernels with nvcc; needs no GPU."""
+    from engine.kernels.build import TARGETS, BuildError
+    from engine.kernels.build import build as build_library
+
+    wanted = [name.strip() for name in arch.split(",")]
+    for name in wanted:
+        if name not in TARGETS:
+            raise UsageError(f"--arch {name}: expected {' or '.join(TARGETS)}, separated by commas")
+    for name in wanted:
+        try:
+            build_library(name, force=force, say=typer.echo)
+        except BuildError as error:
+            raise PreconditionError(str(error)) from error
 
 
 def main() -> None:

@@ -66,18 +66,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny dense model in nvidia's layout (W4A16 MLP and lm_head, FP8 towers), made once per run."""
-    folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
-    command = [
-        sys.executable,
-        str(ROOT / "tools" / "make_checkpoint.py"),
-        "--shape",
-        "tiny",
-        "--layout",
-        "modelopt",
-        "--seed",
-        "1",
-        str(folder),
-    ]
+    return _make(tmp_path_factory, "modelopt")
+
+
+@pytest.fixture(scope="session")
+def tiny_bf16_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same model in BF16. In float32 its tokens do not depend on the batch; FP8 activations would amplify any
+    difference in the last bit to a whole FP8 step."""
+    return _make(tmp_path_factory, "bf16")
+
+
+def _make(tmp_path_factory: pytest.TempPathFactory, layout: str) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints") / f"tiny-{layout}"
+    tool = [sys.executable, str(ROOT / "tools" / "make_checkpoint.py")]
+    command = [*tool, "--shape", "tiny", "--layout", layout, "--seed", "1", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import TemplateError
 from safetensors import SafetensorError
@@ -23,7 +23,8 @@ from engine.server.service import ModelInfo
 from engine.server.template import ChatTemplate
 from engine.server.tokenizer import Tokenizer
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from engine.runner import LoadedRunner
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """What generation_config.json may set for requests that leave it out, as in vLLM."""
@@ -63,19 +64,25 @@ def load_text_side(path: Path) -> TextSide:
         raise PreconditionError(f"{path}: tokenizer, chat template or generation_config.json: {error}") from error
 
 
-def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) -> Loaded:
-    """Reads the weights, allocates the caches, starts the loop. Raises PreconditionError in one line."""
-    from engine.runner import load_runner  # imports torch, which a usage error should not wait for
+def load_runner(config: EngineConfig) -> LoadedRunner:
+    """Weights, caches, sampler. Raises PreconditionError in one line for whatever is wrong with the folder."""
+    from engine.runner import load_runner as load  # imports torch, which a usage error should not wait for
 
     try:
-        runner = load_runner(config)
-        limits = replace(config.scheduler, max_model_len=runner.max_model_len)
-        config = replace(config, scheduler=limits)
-        blocks = BlockPool(runner.num_blocks, config.cache.block_tokens)
-        scheduler = Scheduler(config, blocks, StatePool(limits.max_num_seqs))
-    except (ValueError, OSError, SafetensorError) as error:
+        return load(config)
+    except PreconditionError:
+        raise
+    except (ValueError, KeyError, OSError, SafetensorError) as error:
         message = " ".join(str(error).split())
-        raise PreconditionError(f"cannot load {config.model.path}: {message}") from error
+        raise PreconditionError(f"cannot load {config.model.path}: {type(error).__name__}: {message}") from error
+
+
+def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) -> Loaded:
+    """Reads the weights, allocates the caches, starts the loop. Raises PreconditionError in one line."""
+    runner = load_runner(config)
+    config = replace(config, scheduler=replace(config.scheduler, max_model_len=runner.max_model_len))
+    blocks = BlockPool(runner.num_blocks, config.cache.block_tokens)
+    scheduler = Scheduler(config, blocks, StatePool(config.scheduler.max_num_seqs))
     details = dict(runner.info())
     loop = EngineLoop(scheduler, runner)
     loop.start()
