@@ -33,7 +33,7 @@ def judge(run: RunData) -> Report:
     protocol = run.plan.recipe.protocol
     _known(protocol.primary)
     band = bands.assumed(protocol.band)
-    found = tuple(checks.findings(evidence))
+    found = checks.findings(evidence)
     cells = _cells(evidence, found, band)
     token_cells, divergences = _tokens(evidence, found)
     not_binding = tuple(binding.missing(evidence, band))

@@ -5,8 +5,6 @@ To add one: a file, a line here, a test with the fault and one with a good leg, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from gate.checks import (
     arms_not_as_planned,
     buffered_stream,
@@ -67,7 +65,18 @@ TIMING_ONLY_CODES = frozenset(check.CODE for check in CHECKS if check.TIMING_ONL
 """Findings with these codes leave the token comparison valid."""
 
 
-def findings(evidence: Evidence) -> Iterator[Finding]:
-    """Every check over the whole run."""
+def findings(evidence: Evidence) -> tuple[Finding, ...]:
+    """Every check over the whole run; a consequence is left out where its cause is in the list."""
+    made: list[Finding] = []
     for check in CHECKS:
-        yield from check.check(evidence)
+        found = check.check(evidence)
+        made += [f for f in found if not (check.CONSEQUENCE and any(explains(cause, f) for cause in made))]
+    return tuple(made)
+
+
+def explains(cause: Finding, found: Finding) -> bool:
+    """Whether `cause` voids every cell that `found` does, as far as legs and axes go."""
+    same_leg = cause.leg_id is None or found.leg_id in (None, cause.leg_id)
+    same_cells = cause.concurrency in (None, found.concurrency)
+    same_axes = cause.axis in (None, found.axis) or (found.axis or "").startswith(f"{cause.axis}_")
+    return same_leg and same_cells and same_axes and cause.code != found.code

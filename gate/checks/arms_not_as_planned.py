@@ -25,6 +25,7 @@ from gate.recipe import Recipe
 
 CODE = "arms-not-as-planned"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "read the arm's log for the setting it refused, and check what else could answer on its port"
 
 

@@ -19,6 +19,8 @@ class Check(Protocol):
     """The reason code: the file's name with dashes."""
     TIMING_ONLY: bool
     """True: the fault distorts times but not tokens, so the token comparison stays valid."""
+    CONSEQUENCE: bool
+    """True: other faults bring this one about. It is reported only where no finding above it covers the same cells."""
 
     def check(self, evidence: Evidence) -> Iterator[Finding]:
         """A finding for each fault; nothing for a good run. What could not be observed is not a fault."""

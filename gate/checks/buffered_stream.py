@@ -24,6 +24,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "buffered-stream"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "find the buffer: a proxy, a delta merge in the server, TCP_NODELAY off"
 
 MAX_TOKENS_PER_READ = 1.5
@@ -33,7 +34,7 @@ FAMILIES = ("ttft", "tpot", "itl")
 def tokens_per_read(requests: Sequence[RequestRow]) -> float | None:
     """None when no token arrived. Where events do not say what they carried, usage does for all of them together."""
     tokens = read = 0
-    for request in requests:
+    for request in [r for r in requests if r.token_times_ns]:
         known = request.tokens_per_event
         tokens += sum(known) if known else (request.completion_tokens or 0)
         read += len(reads(request)) if known else len(set(request.token_times_ns))

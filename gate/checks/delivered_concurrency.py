@@ -23,6 +23,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "delivered-concurrency"
 TIMING_ONLY = False
+CONSEQUENCE = True
 HINT = "look for a connection limit between client and server, and at the client's loop lag"
 
 MIN_MEAN_SHARE = 0.95

@@ -22,6 +22,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "error-after-tokens"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "read the server's log of this leg for the error it sent mid-stream"
 
 

@@ -22,6 +22,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "failed-request"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "read the server's log of this leg; a leg with a failed request measures a smaller workload"
 
 

@@ -21,6 +21,7 @@ from gate.observe.rows import Finding
 
 CODE = "foreign-load"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "stop the other work on this host (top names it) and measure again"
 
 MAX_CORES = 0.25

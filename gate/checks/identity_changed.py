@@ -22,6 +22,7 @@ from gate.observe.rows import ARMS, Finding, LegRow
 
 CODE = "identity-changed"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "compare the identities in the run's records; keep others off the arm while it is measured"
 
 

@@ -23,6 +23,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "impossible-times"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "a fault of the recorder: report it with this run's requests.parquet"
 
 

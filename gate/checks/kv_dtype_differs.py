@@ -20,6 +20,7 @@ from gate.observe.rows import Finding
 
 CODE = "kv-dtype-differs"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "set kv_cache_dtype in the recipe; it is passed to both arms"
 
 SPELLINGS = {

@@ -21,6 +21,7 @@ from gate.observe.rows import Finding, LegRow
 
 CODE = "lock-lost"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "look for a second gate and for what removed the lock file"
 
 

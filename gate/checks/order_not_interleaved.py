@@ -23,6 +23,7 @@ from gate.observe.rows import Arm, Finding
 
 CODE = "order-not-interleaved"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "let the gate plan the order; do not re-run legs by arm"
 
 

@@ -22,6 +22,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "output-length"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "check that ignore_eos and max_tokens reach the sampler and that max_model_len leaves room"
 
 

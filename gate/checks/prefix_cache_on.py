@@ -23,6 +23,7 @@ from gate.observe.rows import ARMS, Finding
 
 CODE = "prefix-cache-on"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "switch prefix caching off on both arms"
 
 

@@ -21,6 +21,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "prompt-length"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "find what the server adds to or cuts from prompts that are already token ids"
 
 

@@ -22,6 +22,7 @@ from gate.observe.rows import Finding
 
 CODE = "request-set-incomplete"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "measure again; if it repeats, records are lost or the workload is not seeded"
 
 

@@ -21,6 +21,7 @@ from gate.observe.rows import Finding
 
 CODE = "schedule-lag"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "lower the rate, or give the client a core of its own"
 
 MAX_SHARE = 0.1

@@ -23,6 +23,7 @@ from gate.observe.rows import Finding, LegRow
 
 CODE = "server-restarted"
 TIMING_ONLY = True
+CONSEQUENCE = False
 HINT = "read the arm's log for the crash"
 
 

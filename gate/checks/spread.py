@@ -25,6 +25,7 @@ from gate.stats.median import median
 
 CODE = "spread"
 TIMING_ONLY = True
+CONSEQUENCE = True
 HINT = "look at the repetitions in report.json: a cold first value, two modes, or another load on the host"
 
 TAIL_FACTOR = 3.0

@@ -22,6 +22,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "truncated-stream"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = "the server must end each stream with a finish_reason and data: [DONE]; look for a proxy or a dying worker"
 
 

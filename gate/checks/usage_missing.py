@@ -22,6 +22,7 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "usage-missing"
 TIMING_ONLY = False
+CONSEQUENCE = False
 HINT = 'the server must honour stream_options {"include_usage": true}'
 
 

@@ -233,6 +233,16 @@ class Build:
         )
 
     @staticmethod
+    def reorder(run: RunData, letters: str, concurrency: int = 2) -> RunData:
+        """Give the concurrency's legs the order of `letters` (A: candidate), keeping each arm's own sequence."""
+        arms: dict[str, Arm] = {"A": "candidate", "B": "oracle"}
+        own = {a: [leg for leg in run.legs if (leg.arm, leg.concurrency) == (a, concurrency)] for a in ARMS}
+        orders = sorted(leg.order for legs in own.values() for leg in legs)
+        moved = {own[arms[letter]].pop(0).leg_id: order for letter, order in zip(letters, orders, strict=True)}
+        legs = tuple(leg.model_copy(update={"order": moved.get(leg.leg_id, leg.order)}) for leg in run.legs)
+        return dataclasses.replace(run, legs=legs)
+
+    @staticmethod
     def margin(**fields: Any) -> MarginRow:
         return MarginRow.model_validate(fields)
 

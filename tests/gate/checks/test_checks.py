@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gate.checks import CHECKS, base
+from gate.checks import CHECKS, base, explains
 
 FOLDER = Path(base.__file__).parent
 NOT_CHECKS = {"__init__", "base", "evidence"}
@@ -33,4 +33,25 @@ def test_every_check_explains_itself(check: ModuleType) -> None:
     assert lines[0].endswith(".")
     assert [line for line in lines if line in base.SECTIONS] == list(base.SECTIONS)
     assert isinstance(check.TIMING_ONLY, bool)
+    assert isinstance(check.CONSEQUENCE, bool)
     assert (Path(__file__).parent / f"test_{check.CODE.replace('-', '_')}.py").is_file()
+
+
+def test_a_consequence_is_left_out_where_its_cause_is_known(build: Any, found: Any) -> None:
+    """A slow leg spreads; when the lock was lost in it, that is said and the spread is not."""
+    run = build.run(lambda leg: 0.8 if (leg.arm, leg.concurrency, leg.repetition) == ("oracle", 2, 1) else 1.0)
+    assert {f.code for f in found(run)} == {"spread"}
+    other = build.alter_leg(run, build.leg_id(run, "oracle", 1, 1), lock_held=False)
+    assert {f.code for f in found(other)} == {"spread", "lock-lost"}
+    explained = build.alter_leg(run, build.leg_id(run, "oracle", 2, 1), lock_held=False)
+    assert {f.code for f in found(explained)} == {"lock-lost"}
+
+
+def test_a_finding_about_one_axis_explains_no_other(build: Any) -> None:
+    about = build.finding(code="buffered-stream", leg_id="a", concurrency=2, axis="itl")
+    assert not explains(about, build.finding(code="spread", concurrency=2, axis="tpot_median_ms"))
+    assert not explains(about, build.finding(code="delivered-concurrency", leg_id="b", concurrency=2))
+    whole = build.finding(code="lock-lost", leg_id="a", concurrency=2)
+    assert explains(whole, build.finding(code="spread", concurrency=2, axis="tpot_median_ms"))
+    assert not explains(whole, build.finding(code="spread", concurrency=4, axis="tpot_median_ms"))
+    assert not explains(whole, build.finding(code="delivered-concurrency", leg_id="b", concurrency=2))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -22,18 +21,9 @@ def test_imbalance_in_legs(letters: str, expected: float) -> None:
     assert imbalance(arms(letters[::-1])) == pytest.approx(expected)
 
 
-def reorder(run: Any, letters: str, concurrency: int = 2) -> Any:
-    """Give the concurrency's legs the order of `letters`, keeping each arm's own sequence."""
-    own = {arm: [leg for leg in run.legs if (leg.arm, leg.concurrency) == (arm, concurrency)] for arm in arms("AB")}
-    orders = sorted(leg.order for legs in own.values() for leg in legs)
-    moved = {own[arm].pop(0).leg_id: order for arm, order in zip(arms(letters), orders, strict=True)}
-    legs = tuple(leg.model_copy(update={"order": moved.get(leg.leg_id, leg.order)}) for leg in run.legs)
-    return dataclasses.replace(run, legs=legs)
-
-
 @pytest.mark.parametrize("letters", ["AAABBB", "BBBAAA", "ABABAB", "AABBAB"])
 def test_other_orders_void_the_concurrency(build: Any, found: Any, letters: str) -> None:
-    (finding,) = found(reorder(build.run(), letters), "order-not-interleaved")
+    (finding,) = found(build.reorder(build.run(), letters), "order-not-interleaved")
     assert (finding.concurrency, finding.leg_id, finding.axis) == (2, None, None)
     relative = letters if letters[0] == "A" else letters.translate(str.maketrans("AB", "BA"))
     assert f"c2 ran {relative}" in finding.message
@@ -41,9 +31,9 @@ def test_other_orders_void_the_concurrency(build: Any, found: Any, letters: str)
 
 @pytest.mark.parametrize("letters", ["ABBAAB", "BAABBA"])
 def test_palindromic_blocks_are_silent(build: Any, found: Any, letters: str) -> None:
-    assert found(reorder(build.run(), letters)) == []
+    assert found(build.reorder(build.run(), letters)) == []
 
 
 def test_an_unfinished_concurrency_is_not_judged_yet(build: Any, found: Any) -> None:
-    run = reorder(build.run(), "AAABBB")
+    run = build.reorder(build.run(), "AAABBB")
     assert found(build.without_legs(run, build.leg_id(run, "oracle", 2, 2)), "order-not-interleaved") == []
