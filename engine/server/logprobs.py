@@ -48,9 +48,10 @@ def completion(
             tops.append(None)
             continue
         values.append(finite(entry.logprob))
-        top: dict[str, float] = {}
-        for token_id, logprob in (*entry.top, (entry.token_id, entry.logprob)):
-            top.setdefault(namer.text(token_id), finite(logprob))
+        top = {name: finite(entry.logprob)}  # itself first, as in vLLM, whatever its rank
+        for token_id, logprob in entry.top:
+            key = namer.text(token_id)
+            top[key] = max(finite(logprob), top.get(key, LEAST))
         tops.append(top)
     return {"text_offset": offsets, "token_logprobs": values, "tokens": tokens, "top_logprobs": tops}, offset
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from engine.request import FinishReason
 
 if TYPE_CHECKING:
     from engine.server.service import Stats
@@ -32,6 +34,7 @@ class Metrics:
         self.itl_s = histogram("inter_token_latency_seconds", "Between deliveries, per token.", _TOKEN_S)
         self.tpot_s = histogram("request_time_per_output_token_seconds", "Mean per token after the first.", _TOKEN_S)
         self.e2el_s = histogram("e2e_request_latency_seconds", "Arrival to last token.", _LATENCY_S)
+        self.queue_s = histogram("request_queue_time_seconds", "Arrival to first scheduled.", _LATENCY_S)
         self.prompt_tokens = histogram("request_prompt_tokens", "Prompt tokens of a finished request.", _TOKENS)
         self.generation_tokens = histogram("request_generation_tokens", "Output tokens of a finished request.", _TOKENS)
         self._success = Counter(
@@ -40,6 +43,9 @@ class Metrics:
             [*self._labels, "finished_reason"],
             registry=self.registry,
         )
+        for reason in FinishReason:
+            self._success.labels(**self._labels, finished_reason=reason.value)
+        ProcessCollector(registry=self.registry)
 
     def finished(self, reason: str) -> None:
         self._success.labels(**self._labels, finished_reason=reason).inc()
@@ -71,6 +77,8 @@ class _EngineCollector(Collector):
             ("prompt_tokens", "Prompt tokens computed.", stats.prompt_tokens),
             ("generation_tokens", "Tokens generated.", stats.generation_tokens),
             ("num_preemptions", "Requests sent back to the queue for memory.", stats.preemptions),
+            ("prefix_cache_queries", "Tokens looked up; this engine has no prefix cache.", 0),
+            ("prefix_cache_hits", "Tokens found; this engine has no prefix cache.", 0),
         ):
             counter = CounterMetricFamily(f"engine:{name}", text, labels=list(self._labels))
             counter.add_metric(list(self._labels.values()), value)

@@ -18,7 +18,7 @@ COMPLETION_MAX_TOKENS = 16
 def sampling_params(
     body: CompletionBody | ChatBody, prompt_tokens: int, info: ModelInfo, limits: ServerConfig
 ) -> SamplingParams:
-    """Raises ApiError 400 with field and numbers. Output beyond the context is cut to what fits, as in vLLM."""
+    """Raises ApiError 400 with field and numbers. What only the prompt leaves no room for is cut, as in vLLM."""
     room = info.max_model_len - prompt_tokens
     if prompt_tokens == 0:
         raise ApiError("the prompt is empty; send at least one token", param="prompt", code="empty_prompt")
@@ -30,6 +30,13 @@ def sampling_params(
             code="context_length_exceeded",
         )
     asked, logprobs = _completion_lengths(body) if isinstance(body, CompletionBody) else _chat_lengths(body)
+    if asked is not None and asked > info.max_model_len:
+        raise ApiError(
+            f"`max_tokens` is {asked} and this model takes {info.max_model_len} tokens for prompt and output together; "
+            "ask for fewer, or leave it out",
+            param="max_tokens",
+            code="context_length_exceeded",
+        )
     max_tokens = room if asked is None else min(asked, room)
     if body.min_tokens > max_tokens:
         raise ApiError(

@@ -134,6 +134,8 @@ class Session:
         metrics.finished(piece.finish_reason)
         if piece.error is None:
             metrics.e2el_s.observe(now - request.arrival)
+            if request.first_scheduled is not None:
+                metrics.queue_s.observe(request.first_scheduled - request.arrival)
             metrics.prompt_tokens.observe(len(request.prompt_ids))
             metrics.generation_tokens.observe(choice.tokens)
             if choice.tokens > 1:

@@ -120,7 +120,7 @@ def test_defaults_come_from_generation_config_where_it_has_them(start):
 
 def test_output_beyond_the_context_is_cut_to_what_fits(start):
     engine = fakes.FakeEngine()
-    got = start(engine).post("/v1/completions", prompt=[1] * 120, max_tokens=500, ignore_eos=True).json()
+    got = start(engine).post("/v1/completions", prompt=[1] * 120, max_tokens=128, ignore_eos=True).json()
     assert engine.submitted[0].params.max_tokens == 8
     assert got["choices"][0]["finish_reason"] == "length"
 

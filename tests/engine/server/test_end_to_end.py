@@ -146,7 +146,9 @@ def test_version_and_metrics_of_the_real_engine(live):
     before = live.app.state.service.engine.stats().generation_tokens
     ids_of(live, prompt=prompt(9), max_tokens=5)
     assert live.app.state.service.engine.stats().generation_tokens == before + 5
-    assert 'cache_dtype="float32"' in live.get("/metrics").text
+    text = live.get("/metrics").text
+    assert 'cache_dtype="float32"' in text
+    assert "engine:request_queue_time_seconds_count" in text
 
 
 def test_generate_prints_the_server_s_tokens(live, tiny_bf16_checkpoint, capsys):

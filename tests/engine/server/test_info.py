@@ -72,6 +72,9 @@ def test_metrics_under_vllm_s_names(start):
         assert found[(f"engine:{name}", None)].labels == {"model_name": "fake", "engine": "0"}
     assert found[("engine:kv_cache_usage_perc", None)].value == 0.25
     assert found[("engine:request_success_total", "length")].value == 1
+    assert found[("engine:request_success_total", "error")].value == 0
+    assert found[("engine:prefix_cache_hits_total", None)].value == 0
+    assert found[("process_resident_memory_bytes", None)].value > 0
     counts = {
         "time_to_first_token_seconds": 1,
         "inter_token_latency_seconds": 4,

@@ -47,6 +47,7 @@ BAD_VALUES = [
     ({"n": 2, "temperature": 0}, "n", "temperature 0"),
     ({"max_tokens": -1}, "max_tokens", "-1"),
     ({"max_tokens": 0}, "max_tokens", "echo"),
+    ({"max_tokens": 129}, "max_tokens", "128"),
     ({"max_tokens": True}, "max_tokens", "True"),
     ({"min_tokens": 9, "max_tokens": 4}, "min_tokens", "4"),
     ({"logprobs": 21}, "logprobs", "20"),
