@@ -91,7 +91,8 @@ class LoadedRunner(ModelRunner):
         self.threads = limit_threads(self.weights.checkpoint.text_bytes) if device.type == "cpu" else None
         budget = Budget(options.dequant_cache_bytes)
         with torch.inference_mode():
-            model = build_model(Source(self.weights, text, dtype, budget), self.max_model_len)
+            source = Source(self.weights, text, dtype, budget, quantize_inputs=dtype == torch.bfloat16)
+            model = build_model(source, self.max_model_len)
             self.num_blocks = _pool_blocks(config, text, self.max_model_len, self.kv_dtype, device)
             slots, block_tokens = config.scheduler.max_num_seqs, config.cache.block_tokens
             caches = Caches(text, self.num_blocks, block_tokens, slots, dtype, self.kv_dtype, device)

@@ -41,11 +41,18 @@ class Source:
     """Activation dtype."""
     budget: Budget
     """For dequantised copies; shared by all layers."""
+    quantize_inputs: bool = True
+    """W8A8 layers quantise their inputs. Off for agreement runs in float32: rounding to E4M3 is discontinuous, and
+    turns the last bit of fp32 into differences as large as bfloat16's own noise within a few layers.
+    """
+
+    def operand(self, weight: Weight) -> Operand:
+        return prepare(weight, self.dtype, self.budget, quantize_inputs=self.quantize_inputs)
 
 
 def operand(source: Source, *names: str) -> Operand:
     """The projections as one operand; WeightError where their schemes differ."""
-    return prepare(fuse([source.weights.linear(name) for name in names]), source.dtype, source.budget)
+    return source.operand(fuse([source.weights.linear(name) for name in names]))
 
 
 class Linear:
@@ -58,7 +65,7 @@ class Linear:
         except WeightError:
             # Shards of different schemes (one layer kept in bfloat16, say) stay separate products.
             parts = shards
-        self.operands: tuple[Operand, ...] = tuple(prepare(part, source.dtype, source.budget) for part in parts)
+        self.operands: tuple[Operand, ...] = tuple(source.operand(part) for part in parts)
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, K] -> [tokens, N], N over all projections in order."""

@@ -16,7 +16,6 @@ from engine.models.caches import AttentionCache, Caches, GdnCache
 from engine.models.layers import MLP, Attention, GatedDeltaNet, RMSNorm, Source, operand
 from engine.models.step import Step
 from engine.ops import rope
-from engine.ops.linear import prepare
 from engine.ops.lm_head import lm_head
 from engine.weights.types import DenseWeight
 
@@ -60,7 +59,7 @@ class Qwen3_5ForCausalLM:
         self.layers = [DecoderLayer(source, i, type(self).mlp) for i in range(config.num_hidden_layers)]
         self.norm = RMSNorm(source, "norm")
         if config.tie_word_embeddings:
-            self.lm_head = prepare(DenseWeight(self.embed_tokens), source.dtype, source.budget)
+            self.lm_head = source.operand(DenseWeight(self.embed_tokens))
         else:
             self.lm_head = operand(source, "lm_head")
         table = rope.table(max_positions, config.rotary_dim, config.rope_theta, source.dtype)

@@ -6,8 +6,8 @@ the same dtype. Accumulation is fp32, and the result is rounded once.
 * dense: the product.
 * W4A16: x is not quantised; codes and block scales multiply exactly in bfloat16, the row scale in fp32.
 * W8A8: x is quantised to E4M3 with the static input_scale, or with one scale per token where the checkpoint has none;
-  the product of the E4M3 values is scaled by both in fp32. This holds in float32 too: it is what the checkpoint
-  means.
+  the product of the E4M3 values is scaled by both in fp32. An operand prepared without `quantize_inputs` multiplies x
+  by the dequantised weight instead.
 
 An `Operand` is a weight made ready once, at load. Without a kernel the matrix must be dequantised to be multiplied;
 `Budget` says how many bytes of such copies may stay, and beyond it they are remade per call.
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
-from engine.weights.types import DenseWeight, Fp8Weight, Weight
+from engine.weights.types import DenseWeight, Fp8Weight, Nvfp4Weight, Weight
 
 DEVICES = frozenset({"cpu"})
 
@@ -52,6 +52,8 @@ class Operand:
     itself.
     """
     compute_dtype: torch.dtype
+    quantizes_input: bool = False
+    """W8A8: x goes through E4M3 before the product."""
 
     @property
     def copy_bytes(self) -> int:
@@ -67,19 +69,19 @@ def fast_bfloat16(device_type: str) -> bool:
     return device_type != "cpu" or torch.cpu._is_avx512_bf16_supported()
 
 
-def prepare(weight: Weight, dtype: torch.dtype, budget: Budget) -> Operand:
-    """Make `weight` ready to multiply activations of `dtype`."""
-    if isinstance(weight, Fp8Weight):
-        # bfloat16 holds E4M3 values exactly, but its product would be rounded before the scales are applied.
-        compute = torch.float32
-    else:
-        device = weight.weight.device if isinstance(weight, DenseWeight) else weight.packed.device
-        compute = dtype if dtype != torch.bfloat16 or fast_bfloat16(device.type) else torch.float32
+def prepare(weight: Weight, dtype: torch.dtype, budget: Budget, *, quantize_inputs: bool = True) -> Operand:
+    """Make `weight` ready to multiply activations of `dtype`. `quantize_inputs` matters to W8A8 weights alone."""
+    quantizes = quantize_inputs and isinstance(weight, Fp8Weight)
+    device = weight.packed.device if isinstance(weight, Nvfp4Weight) else weight.weight.device
+    # A bfloat16 product of E4M3 values, which bfloat16 holds exactly, would be rounded before the scales are applied.
+    wide = quantizes or (dtype == torch.bfloat16 and not fast_bfloat16(device.type))
+    compute = torch.float32 if wide else dtype
     if isinstance(weight, DenseWeight) and weight.weight.dtype == compute:
         return Operand(weight, weight.weight, compute)
     rows, columns = weight.shape
     fits = budget.take(rows * columns * compute.itemsize)
-    return Operand(weight, _matrix(weight, dtype, compute) if fits else None, compute)
+    matrix = _matrix(weight, dtype, compute, quantizes) if fits else None
+    return Operand(weight, matrix, compute, quantizes)
 
 
 def linear(x: Tensor, operand: Operand) -> Tensor:
@@ -87,8 +89,8 @@ def linear(x: Tensor, operand: Operand) -> Tensor:
     weight = operand.weight
     matrix = operand.matrix
     if matrix is None:
-        matrix = _matrix(weight, x.dtype, operand.compute_dtype)
-    if isinstance(weight, Fp8Weight):
+        matrix = _matrix(weight, x.dtype, operand.compute_dtype, operand.quantizes_input)
+    if operand.quantizes_input and isinstance(weight, Fp8Weight):
         if weight.input_scale is not None:
             return F.linear(quantize_per_tensor(x, weight.input_scale), matrix).to(x.dtype)
         quantized, scale = quantize_per_token(x)
@@ -98,9 +100,9 @@ def linear(x: Tensor, operand: Operand) -> Tensor:
     return F.linear(x.to(matrix.dtype), matrix).to(x.dtype)
 
 
-def _matrix(weight: Weight, dtype: torch.dtype, compute: torch.dtype) -> Tensor:
-    """The weight as the torch path multiplies it; every static scale is folded in."""
-    if isinstance(weight, Fp8Weight):
+def _matrix(weight: Weight, dtype: torch.dtype, compute: torch.dtype, quantizes: bool) -> Tensor:
+    """The weight as the torch path multiplies it; where the input is quantised, every static scale is folded in."""
+    if quantizes and isinstance(weight, Fp8Weight):
         matrix = weight.dequantize(torch.float32)
         return matrix if weight.input_scale is None else matrix * weight.input_scale
     # Rounded to the activation dtype even where the product is fp32, so that both CPUs use the same numbers.
