@@ -7,6 +7,8 @@ STAMP := .venv/.complete
 TORCH := $(shell sed -n 's/^ *"\(torch==.*+cpu\)",$$/\1/p' oracle/pin.toml)
 TORCH_INDEX := $(shell sed -n 's/^torch_index = "\(.*\)"$$/\1/p' oracle/pin.toml)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet --progress-bar off
+LOG := .venv/setup.log
+GIVE_UP := grep -h ERROR $(LOG) | tail -3 >&2; echo "make: pip failed, its output is in $(LOG); make setup goes on from here" >&2; exit 69
 MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_weights.py tools/expand_checkpoint.py
 
 .PHONY: help run setup oracle checkpoints test lint cuda clean
@@ -38,12 +40,12 @@ $(STAMP): pyproject.toml oracle/pin.toml
 # Where there is no NVIDIA driver, torch must be the CPU build: "+cpu" keeps pip from taking 3 GB of CUDA libraries.
 	@if ! command -v nvidia-smi >/dev/null 2>&1; then \
 	  echo "setup: installing $(TORCH)"; \
-	  $(PIP) '$(TORCH)' 2>.venv/torch.log || { \
+	  $(PIP) '$(TORCH)' >>$(LOG) 2>&1 || { \
 	    echo "setup: the configured indexes have no $(TORCH): asking $(TORCH_INDEX)"; \
-	    $(PIP) --extra-index-url $(TORCH_INDEX) '$(TORCH)'; } || exit 69; \
+	    $(PIP) --extra-index-url $(TORCH_INDEX) '$(TORCH)' >>$(LOG) 2>&1; } || { $(GIVE_UP); }; \
 	fi
 	@echo "setup: installing the project and its tools"
-	@$(PIP) --editable '.[dev]' || { echo "make: pip failed, see above; run make setup again to go on" >&2; exit 69; }
+	@$(PIP) --editable '.[dev]' >>$(LOG) 2>&1 || { $(GIVE_UP); }
 	@touch $@
 
 oracle: setup ## the pinned vLLM for CPU, in .oracle/cpu

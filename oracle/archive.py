@@ -37,6 +37,10 @@ class _Joined(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def close(self) -> None:
+        self._current.close()
+        super().close()
+
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
         while True:
             if count := self._current.readinto(buffer):
@@ -52,7 +56,10 @@ def unpack(folder: Path, site: Path) -> None:
     """Unpack the joined parts into site. Members that would leave it, links to outside and devices are refused."""
     site.mkdir(parents=True)
     try:
-        with tarfile.open(fileobj=io.BufferedReader(_Joined(parts(folder))), mode="r|xz") as tar:
+        with (
+            io.BufferedReader(_Joined(parts(folder))) as joined,
+            tarfile.open(fileobj=joined, mode="r|xz") as tar,
+        ):
             tar.extractall(site, filter="data")
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
         raise _broken(folder, error) from error

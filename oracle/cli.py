@@ -6,13 +6,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gate.errors import INTERRUPTED, GateError
+from gate.errors import INTERRUPTED, USAGE, GateError
 
-app = typer.Typer(name="oracle", help="The pinned opponent: install it, verify it, serve it.", no_args_is_help=True)
+app = typer.Typer(
+    name="oracle",
+    help="The pinned opponent: install it, verify it, serve it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+CommandLineError: Any = typer.BadParameter.__bases__[0]
+"""UsageError of the click that typer carries inside it, which it does not export."""
 
 PlatformArgument = Annotated[str, typer.Argument(help="cpu or cuda: which of the two pins.", show_default=True)]
 
@@ -78,9 +88,17 @@ def _say(text: str) -> None:
 def main() -> None:
     """Run; an error the user can act on is one line on stderr and its exit code."""
     try:
-        app(standalone_mode=False)
+        code = app(standalone_mode=False)
     except GateError as error:
-        typer.echo(f"oracle: {error}", err=True)
-        sys.exit(error.exit_code)
+        code = _fail(str(error), error.exit_code)
+    except CommandLineError as error:
+        text = " ".join(error.format_message().split())
+        code = _fail(text, USAGE) if text else USAGE
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(INTERRUPTED)
+        code = _fail("interrupted", INTERRUPTED)
+    sys.exit(code)
+
+
+def _fail(text: str, code: int) -> int:
+    typer.echo(f"oracle: {text}", err=True)
+    return code

@@ -117,11 +117,11 @@ def _refuse(pin: Pin, extra: Sequence[str]) -> None:
         raise UsageError(f"oracle.args has {option}, which the gate sets itself", hint="remove it")
 
 
-def run_foreground(command: Sequence[str], env: dict[str, str]) -> int:
+def run_foreground(command: Sequence[str], env: dict[str, str], grace_s: float = CHILDREN_GRACE_S) -> int:
     """Run the server in a process group of its own until it ends or Ctrl-C; returns its exit status.
 
     vLLM's engine core and workers are children that outlive a killed parent, so the whole group is interrupted, waited
-    for, and killed if something of it is left.
+    for, and what is left of it grace_s after the server is killed.
     """
     with subprocess.Popen(command, env=env, start_new_session=True) as server:
         previous = signal.signal(signal.SIGTERM, _as_interrupt)
@@ -131,7 +131,7 @@ def run_foreground(command: Sequence[str], env: dict[str, str]) -> int:
             return stop_group(server)
         finally:
             signal.signal(signal.SIGTERM, previous)
-            _end_group(server.pid)
+            _end_group(server.pid, grace_s)
 
 
 def stop_group(server: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> int:
@@ -144,7 +144,7 @@ def stop_group(server: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_
         return server.wait()
 
 
-def _end_group(group: int, grace_s: float = CHILDREN_GRACE_S) -> None:
+def _end_group(group: int, grace_s: float) -> None:
     """Let the children of an ended server end by themselves for grace_s, then kill what is left."""
     deadline = time.monotonic() + grace_s
     while _signal_group(group, None):
