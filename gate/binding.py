@@ -51,7 +51,7 @@ def _arms(evidence: Evidence) -> Iterator[str]:
         if identity.prefix_caching is None:
             yield f"the {arm} does not report whether prefix caching is off"
         if resolved(identity.kv_cache_dtype) is None:
-            yield f"the {arm} does not report its KV cache dtype ({identity.kv_cache_dtype}): set it in the recipe"
+            yield f"the {arm} does not report its KV cache dtype, it says {identity.kv_cache_dtype}"
     digests = {candidate.checkpoint_digest, oracle.checkpoint_digest}
     if len(digests) == 2 and None not in digests:
         yield "the arms ran different copies of the checkpoint"

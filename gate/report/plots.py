@@ -109,6 +109,13 @@ def _bars(cells: Sequence[Cell]) -> list[list[float]]:
 
 def _latency(axes: Axes, report: Report) -> None:
     """Each arm's path through the concurrencies: up and to the left is better."""
+    axes.set_xlabel("TPOT median, ms")
+    axes.set_ylabel("output throughput, tok/s")
+    if not any(_median(report, LATENCY, c, "oracle") for c in report.concurrencies):
+        axes.annotate("no concurrency has both figures", (0.5, 0.5), xycoords="axes fraction", ha="center", color=QUIET)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
     for arm, colour, marker in (("oracle", ORACLE, "s"), ("candidate", CANDIDATE, "o")):
         points = [
             (latency, throughput, concurrency)
@@ -122,8 +129,6 @@ def _latency(axes: Axes, report: Report) -> None:
         for x, y, concurrency in points:
             offset, align = ((6, -10), "left") if arm == "oracle" else ((-6, 5), "right")
             axes.annotate(f"c{concurrency}", (x, y), offset, textcoords="offset points", ha=align, color=colour, size=8)
-    axes.set_xlabel("TPOT median, ms")
-    axes.set_ylabel("output throughput, tok/s")
     axes.margins(0.14)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=2)
 

@@ -289,7 +289,7 @@ class TestBinding:
         [
             ("version", "does not report its version"),
             ("prefix_caching", "whether prefix caching is off"),
-            ("kv_cache_dtype", "does not report its KV cache dtype (None): set it"),
+            ("kv_cache_dtype", "does not report its KV cache dtype, it says None"),
         ],
     )
     def test_what_an_arm_does_not_say(self, build: Any, key: str, said: str) -> None:

@@ -49,3 +49,4 @@ def test_an_all_void_grid_and_an_empty_one_still_draw(golden: ModuleType) -> Non
     for cells, concurrencies in ((void, (4,)), ((), ())):
         made = plots.render(report.model_copy(update={"cells": cells, "concurrencies": concurrencies}))
         assert ET.fromstring(made["ratio.svg"]).tag == f"{SVG}svg"
+        assert "no concurrency has both figures" in texts(made["latency.svg"])
