@@ -205,7 +205,7 @@ def main() -> None:
     except BrokenPipeError:  # the reader has seen enough: `gate list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
-    sys.exit(code)
+    sys.exit(code or 0)
 
 
 def _say(text: str, code: int) -> int:

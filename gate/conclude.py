@@ -11,7 +11,8 @@ from rich.console import Console
 from gate.errors import StorageError
 from gate.judge import judge
 from gate.observe.store import Store, read_run
-from gate.report import html, jsonfile, markdown, plots, terminal
+from gate.report import jsonfile, terminal
+from gate.report.files import render_all
 from gate.report.model import Cell, Report
 
 PLAIN_WIDTH = 120
@@ -29,11 +30,8 @@ def conclude(folder: Path, finished_at: str | None = None) -> Report:
     report = judge(run)
     place.merge(run)
     place.write_rows("cells", Cell, report.cells)
-    place.write_text("report.json", jsonfile.render(report))
-    place.write_text("report.md", markdown.render(report))
-    place.write_text("report.html", html.render(report))
-    for name, svg in plots.render(report).items():
-        place.write_text(name, svg)
+    for name, text in render_all(report).items():
+        place.write_text(name, text)
     if finished_at is not None:
         place.complete(finished_at, report.verdict.value, report.exit_code)
     print_table(report, folder)
