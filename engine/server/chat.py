@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from engine.server import logprobs
 from engine.server.choice import Choice, Piece
-from engine.server.completions import choice_for, encode, per_choice
 from engine.server.errors import ApiError, error_object
 from engine.server.forms import NULL, Frame, ids_json, new_id, value_json
 from engine.server.http import EventStream, Gathered, collect, event, failure, read_body
+from engine.server.intake import choice_for, encode, per_choice
 from engine.server.parsers import ReasoningSplit
 from engine.server.protocol import ChatBody, parse
 from engine.server.sampling import sampling_params

@@ -12,9 +12,9 @@ from starlette.responses import Response
 from engine import manifest
 from engine.config import EngineConfig
 from engine.server.chat import render
-from engine.server.completions import encode
 from engine.server.errors import ApiError, not_ready
 from engine.server.http import json_response, read_body
+from engine.server.intake import encode
 from engine.server.protocol import DetokenizeBody, TokenizeBody, parse
 from engine.server.sampling import check_token_ids
 from engine.server.service import ModelInfo, Service

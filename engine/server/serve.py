@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import os
 import signal
@@ -37,6 +38,8 @@ def serve(config: EngineConfig) -> int:
     if key is not None and not os.environ.get(key):
         raise PreconditionError(f"environment variable {key} holds no key; set it, or leave out --api-key-env")
     sock = bind(config.server)
+    if key is None and not ipaddress.ip_address(sock.getsockname()[0]).is_loopback:
+        logger.warning("anyone who reaches %s may use this server; --api-key-env asks for a key", config.server.host)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_Serving(config, sock).run())
 

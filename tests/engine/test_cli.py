@@ -10,6 +10,7 @@ import pytest
 
 from engine import cli, manifest
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from engine.kernels import build
 from engine.server import serve
 
 
@@ -101,3 +102,19 @@ def test_module_and_help_start_without_torch():
     assert done.returncode == 0, done.stderr
     done = subprocess.run([sys.executable, "-m", "engine", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_build_without_a_compiler_is_one_line_and_69(monkeypatch, capsys):
+    def no_compiler(*_: object, **__: object) -> None:
+        raise build.BuildError("found no nvcc on PATH")
+
+    monkeypatch.setattr(build, "build", no_compiler)
+    assert "nvcc" in complaint(capsys, ["build", "--arch", "90a"], 69)
+    assert "121a" in complaint(capsys, ["build", "--arch", "80"], 64)
+
+
+def test_build_compiles_what_is_asked_for(monkeypatch):
+    asked = []
+    monkeypatch.setattr(build, "build", lambda arch, *, force, say: asked.append((arch, force)))
+    assert cli.run(["build", "--arch", "90a, 121a", "--force"]) == 0
+    assert asked == [("90a", True), ("121a", True)]

@@ -141,3 +141,9 @@ def test_the_key_is_never_printed(folder, monkeypatch):
         served.child.send_signal(signal.SIGTERM)
         assert served.end() == 0
     assert "s3cret" not in served.log
+
+
+def test_an_open_address_without_a_key_is_warned_about(folder):
+    with process("quick", folder, "--host", "0.0.0.0") as served:
+        served.url()
+        assert "0.0.0.0 may use this server; --api-key-env" in served.log

@@ -1,0 +1,99 @@
+"""From a checked body to the choices it asks for: prompts to token ids, n to n requests."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import cast
+
+from engine.request import Request, SamplingParams
+from engine.server.choice import Choice
+from engine.server.errors import ApiError
+from engine.server.protocol import CompletionBody, SamplingBody
+from engine.server.sampling import check_token_ids, sampling_params, stop_strings
+from engine.server.service import Service
+from engine.server.text import NoText, StopStrings
+
+ENCODE_IN_THREAD_CHARS = 4096
+"""Longer texts are tokenised off the event loop, which carries every other stream's tokens meanwhile."""
+
+Prompt = tuple[list[int], str | None]
+"""Token ids, and the text they came from."""
+
+
+def make_choices(
+    body: CompletionBody, answer_id: str, prompt_index: int, ids: list[int], service: Service, echo: str | None
+) -> list[Choice]:
+    """n choices of one prompt. max_tokens 0 becomes one token that is thrown away: a prompt is run to sample."""
+    _, info = service.require()
+    params = sampling_params(body, len(ids), info, service.config.server)
+    prompt_only = params.max_tokens == 0
+    if body.echo and body.logprobs is not None and params.prompt_logprobs is None:
+        params = dataclasses.replace(params, prompt_logprobs=body.logprobs)
+    if prompt_only:
+        params = dataclasses.replace(params, max_tokens=1)
+    choices = [
+        choice_for(body, f"{answer_id}-{prompt_index * body.n + k}", prompt_index * body.n + k, ids, p, service)
+        for k, p in enumerate(per_choice(params, body.n))
+    ]
+    for choice in choices:
+        choice.prompt_index, choice.prompt_only, choice.echo = prompt_index, prompt_only, echo
+    return choices
+
+
+def per_choice(params: SamplingParams, n: int) -> list[SamplingParams]:
+    """With one seed n choices would be n copies, so each takes the next, within 64 bits."""
+    if params.seed is None:
+        return [params] * n
+    return [dataclasses.replace(params, seed=(params.seed + k + 2**63) % 2**64 - 2**63) for k in range(n)]
+
+
+def choice_for(
+    body: SamplingBody, request_id: str, index: int, ids: list[int], params: SamplingParams, service: Service
+) -> Choice:
+    _, info = service.require()
+    stops = stop_strings(body)
+    if stops:
+        service.require_tokenizer("`stop`")
+    tokenizer = service.tokenizer
+    return Choice(
+        index=index,
+        request=Request(id=request_id, prompt_ids=tuple(ids), params=params, eos_ids=info.eos_ids),
+        detokenizer=tokenizer.detokenizer(skip_special_tokens=body.skip_special_tokens) if tokenizer else NoText(),
+        stops=StopStrings(stops, include=body.include_stop_str_in_output) if stops else None,
+        include_stop=body.include_stop_str_in_output,
+    )
+
+
+async def prompts_of(body: CompletionBody, service: Service) -> list[Prompt]:
+    """Raises ApiError 400 for an empty prompt, an id outside the vocabulary, or more prompts than allowed."""
+    _, info = service.require()
+    prompt = body.prompt
+    if not prompt:
+        raise ApiError("`prompt` is empty; send at least one token", param="prompt", code="empty_prompt")
+    many: Sequence[str | int | list[int]] = [prompt] if isinstance(prompt, str) else prompt
+    if isinstance(many[0], int):
+        many = [cast("list[int]", prompt)]
+    if len(many) > service.config.server.max_prompts:
+        raise ApiError(
+            f"`prompt` is a list of {len(many)}; this server allows {service.config.server.max_prompts}",
+            param="prompt",
+            code="limit_exceeded",
+        )
+    prompts: list[Prompt] = []
+    for one in many:
+        if isinstance(one, str):
+            prompts.append((await encode(service, one, add_special_tokens=body.add_special_tokens), one))
+        else:
+            ids = cast("list[int]", one)
+            check_token_ids("prompt", ids, info.vocab_size)
+            prompts.append((ids, None))
+    return prompts
+
+
+async def encode(service: Service, text: str, *, add_special_tokens: bool) -> list[int]:
+    tokenizer = service.require_tokenizer("a text prompt")
+    if len(text) < ENCODE_IN_THREAD_CHARS:
+        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
