@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -12,11 +13,16 @@ from gate.arm import Server, start
 from gate.arm.process import GUARD
 from gate.errors import ArmError
 from gate.interrupt import deferred
+from gate.observe import gpu
 from gate.observe.rows import ARMS, Arm, LegRow
 from gate.plan import Plan, PlannedLeg
+from gate.units import gib
 
 MAX_RESTARTS = 1
 """Per arm: one crash may be an accident; a second one ends the run, with everything measured so far kept."""
+GPU_RETURN_S = 60.0
+GPU_RETURN_SLACK_BYTES = 2**30
+"""The driver frees a dead process's memory lazily, and keeps some of its own; a leaked context is larger than this."""
 
 
 class Pair:
@@ -31,6 +37,7 @@ class Pair:
         """Repetition an arm's server was started for; matters with one server at a time."""
         self._restarts: dict[Arm, int] = dict.fromkeys(ARMS, 0)
         self._broken: dict[Arm, str] = {}
+        self._gpu_before = gpu.used_bytes()
 
     def __enter__(self) -> Self:
         return self
@@ -109,3 +116,22 @@ class Pair:
             server = self._servers.pop(arm, None)
             if server is not None:
                 server.stop()
+                if not self._servers and server.pid is not None:
+                    self._wait_for_gpu_memory(arm)
+
+    def _wait_for_gpu_memory(self, arm: Arm) -> None:
+        """With no server left, the GPU must be as empty as before the first one.
+
+        Raises ArmError when it is not: the next leg would be measured beside a leak.
+        """
+        if self._gpu_before is None:
+            return
+        deadline = time.monotonic() + GPU_RETURN_S
+        while (used := gpu.used_bytes() or 0) > self._gpu_before + GPU_RETURN_SLACK_BYTES:
+            if time.monotonic() > deadline:
+                raise ArmError(
+                    f"{gib(used)} of GPU memory in use {GPU_RETURN_S:g} s after the {arm} ended",
+                    expected=f"{gib(self._gpu_before)}, as before the first server",
+                    hint="nvidia-smi shows who holds it",
+                )
+            time.sleep(0.2)

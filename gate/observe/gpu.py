@@ -63,6 +63,14 @@ def process_bytes(pids: frozenset[int]) -> int | None:
     return sum(found) if found else None
 
 
+def used_bytes() -> int | None:
+    """Memory in use on all GPUs together; None without one."""
+    with session() as handles:
+        used = [_ask(_used_bytes, handle) for handle in handles]
+    known = [size for size in used if size is not None]
+    return sum(known) if known else None
+
+
 def sample() -> dict[str, float | None]:
     """One reading of every GPU: "gpu0.sm_clock_mhz" and so on."""
     values: dict[str, float | None] = {}
@@ -88,6 +96,10 @@ READINGS: dict[str, Callable[[Any], float]] = {
 
 def _total_bytes(handle: Any) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+
+
+def _used_bytes(handle: Any) -> int:
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
 
 
 def _ask(read: Callable[..., T], *arguments: Any) -> T | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Mapping
 from types import TracebackType
 
 import psutil
@@ -55,6 +56,7 @@ class Sampler:
         )
         if self.pid is not None and window_s >= MIN_LOAD_WINDOW_S:
             self.foreign_cores = max(0.0, busy_s - own_s) / window_s
+        self._add("psutil", {"server_pss_bytes": memory.pss_bytes(self._tree)})
         self.rows = tuple(self._rows)
 
     def _run(self) -> None:
@@ -72,17 +74,16 @@ class Sampler:
         on_gpu = gpu.process_bytes(frozenset(process.pid for process in self._tree))
         self.peak_rss_bytes = _larger(self.peak_rss_bytes, rss)
         self.gpu_peak_bytes = _larger(self.gpu_peak_bytes, on_gpu)
+        host = {"host_available_bytes": memory.available_bytes(), "host_load_1min": psutil.getloadavg()[0]}
+        self._add("psutil", {**host, "server_rss_bytes": rss, "server_gpu_bytes": on_gpu})
+        self._add("nvml", gpu.sample())
+
+    def _add(self, source: str, values: Mapping[str, float | None]) -> None:
         now = time.perf_counter_ns()
-        host: dict[str, float | None] = {
-            "host_available_bytes": memory.available_bytes(),
-            "host_load_1min": psutil.getloadavg()[0],
-        }
-        server: dict[str, float | None] = {"server_rss_bytes": rss, "server_gpu_bytes": on_gpu}
-        for source, values in (("psutil", host | server), ("nvml", gpu.sample())):
-            self._rows += [
-                TelemetryRow(leg_id=self.leg_id, t_ns=now, source=source, name=name, value=value)
-                for name, value in values.items()
-            ]
+        self._rows += [
+            TelemetryRow(leg_id=self.leg_id, t_ns=now, source=source, name=name, value=value)
+            for name, value in values.items()
+        ]
 
     def _own_s(self) -> float:
         """CPU seconds of the gate and of both arms with everything below them."""

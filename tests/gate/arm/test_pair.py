@@ -1,0 +1,191 @@
+"""Both arms over a run: who is up when, one restart an arm, and GPU memory that must come back."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from gate import recipe as recipes
+from gate.arm import pair as pairs
+from gate.errors import ArmError
+from gate.observe.rows import Arm, LegRow
+from gate.plan import ArmPlan, Plan, PlannedLeg, Vocabulary, make_plan
+
+
+@dataclass
+class Stage:
+    """Stands where servers would be: what was started and stopped, in order."""
+
+    events: list[str] = field(default_factory=list)
+    numbers: Any = field(default_factory=itertools.count)
+
+    def start(self, plan: ArmPlan, _log: Path, _timeout_s: float) -> FakeServer:
+        self.events.append(f"+{plan.arm}")
+        return FakeServer(self, plan.arm, next(self.numbers))
+
+
+@dataclass
+class FakeServer:
+    stage: Stage
+    arm: Arm
+    number: int
+    dead: bool = False
+    url: str = "http://x"
+
+    @property
+    def pid(self) -> int:
+        return 1000 + self.number
+
+    @property
+    def start_id(self) -> str:
+        return str(self.number)
+
+    def alive(self) -> bool:
+        return not self.dead
+
+    def stop(self) -> None:
+        self.stage.events.append(f"-{self.arm}")
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    made = Stage()
+    monkeypatch.setattr(pairs, "start", made.start)
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda: None)
+    return made
+
+
+def plan(residency: Literal["both", "alternate"]) -> Plan:
+    def arm(name: Arm) -> ArmPlan:
+        return ArmPlan(
+            arm=name,
+            kind="command",
+            argv=("x",),
+            env={},
+            url="http://x",
+            model="",
+            checkpoint="m",
+            checkpoint_digest=None,
+        )
+
+    recipe = recipes.parse(
+        {
+            "schema_version": 1,
+            "name": "small",
+            "checkpoint": {"path": "m"},
+            "workload": {"prompt_tokens": 8, "output_tokens": 4},
+            "protocol": {"concurrency": [1, 2], "repetitions": 2, "residency": residency},
+        },
+        "t",
+    )
+    return make_plan(
+        recipe,
+        coin="oracle",
+        seed=0,
+        candidate=arm("candidate"),
+        oracle=arm("oracle"),
+        vocabulary=Vocabulary(size=99),
+    )
+
+
+def row(leg: PlannedLeg, failed: int) -> LegRow:
+    return LegRow(
+        leg_id=leg.leg_id,
+        order=leg.order,
+        arm=leg.arm,
+        concurrency=leg.concurrency,
+        repetition=leg.repetition,
+        started_at="x",
+        start_ns=0,
+        end_ns=1,
+        requests=leg.requests,
+        failed=failed,
+        server_start_id="x",
+        identity_before="x",
+        identity_after="x",
+        lock_held=True,
+    )
+
+
+def opened(residency: Literal["both", "alternate"], tmp_path: Path) -> tuple[pairs.Pair, Plan]:
+    made = plan(residency)
+    return pairs.Pair(made, tmp_path, lambda _text: None), made
+
+
+def test_both_stay_up_for_the_whole_run(stage: Stage, tmp_path: Path) -> None:
+    pair, made = opened("both", tmp_path)
+    with pair:
+        for leg in made.legs:
+            assert pair.ready(leg).url == "http://x"
+            pair.note(row(leg, 0))
+        pair.oracle()
+    assert stage.events == ["+oracle", "+candidate", "-oracle", "-candidate"]
+
+
+def test_one_at_a_time_each_block_on_a_fresh_server(stage: Stage, tmp_path: Path) -> None:
+    pair, made = opened("alternate", tmp_path)
+    with pair:
+        for leg in made.legs:
+            pair.ready(leg)
+        pair.oracle()
+    blocks = ["+oracle", "-oracle", "+candidate", "-candidate", "+candidate", "-candidate", "+oracle", "-oracle"]
+    assert stage.events == blocks
+
+
+def test_margins_with_one_at_a_time_stop_the_candidate_first(stage: Stage, tmp_path: Path) -> None:
+    pair, made = opened("alternate", tmp_path)
+    with pair:
+        pair.ready(next(leg for leg in made.legs if leg.arm == "candidate"))
+        pair.oracle()
+    assert stage.events == ["+candidate", "-candidate", "+oracle", "-oracle"]
+
+
+@pytest.mark.parametrize("way", ["dead", "all failed"])
+def test_broken_arm_is_restarted_once_and_then_given_up(stage: Stage, tmp_path: Path, way: str) -> None:
+    pair, made = opened("both", tmp_path)
+
+    def break_every_leg() -> None:
+        for leg in (leg for leg in made.legs if leg.arm == "candidate"):
+            server = pair.ready(leg)
+            if way == "dead":
+                assert isinstance(server, FakeServer)
+                server.dead = True
+            pair.note(row(leg, leg.requests if way == "all failed" else 0))
+
+    with pair, pytest.raises(ArmError, match=r"the candidate .* again after a restart; its log is .*candidate\.log"):
+        break_every_leg()
+    assert stage.events.count("+candidate") == 2
+    assert stage.events.count("+oracle") == stage.events.count("-oracle") == 1
+
+
+def test_some_failed_requests_restart_nothing(stage: Stage, tmp_path: Path) -> None:
+    pair, made = opened("both", tmp_path)
+    with pair:
+        for leg in made.legs:
+            pair.ready(leg)
+            pair.note(row(leg, leg.requests - 1))
+    assert stage.events.count("+candidate") == 1
+
+
+def test_gpu_memory_must_come_back(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([2**30, 60 * 2**30, 60 * 2**30])
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda: next(readings, 60 * 2**30))
+    monkeypatch.setattr(pairs, "GPU_RETURN_S", 0.0)
+    pair, made = opened("both", tmp_path)
+    pair.ready(made.legs[0])
+    with pytest.raises(ArmError, match=r"60\.00 GiB of GPU memory in use .* expected 1\.00 GiB, as before"):
+        pair.stop_all()
+    assert stage.events[-1].startswith("-")
+
+
+def test_gpu_memory_is_waited_for(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([2**30, 60 * 2**30, 30 * 2**30])
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda: next(readings, 2**30))
+    pair, made = opened("both", tmp_path)
+    pair.ready(made.legs[0])
+    pair.stop_all()
+    assert len(stage.events) == 4
