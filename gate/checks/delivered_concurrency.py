@@ -16,6 +16,7 @@ What to do
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence
@@ -55,14 +56,10 @@ def mean_while_sending(requests: Sequence[RequestRow], concurrency: int) -> floa
     start, end = sends[concurrency - 1], sends[-1]
     if end <= start:
         return None
-    area, level, since = 0, 0, start
-    for stamp, new_level in in_flight(requests):
-        if stamp > start:
-            area += level * (min(stamp, end) - since)
-            since = min(stamp, end)
-        level = new_level
-        if stamp >= end:
-            break
+    area = sum(
+        level * max(0, min(later, end) - max(stamp, start))
+        for (stamp, level), (later, _) in pairwise(in_flight(requests))
+    )
     return area / (end - start)
 
 

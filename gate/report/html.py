@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
@@ -17,8 +16,8 @@ from gate.report.model import Report
 TEMPLATE = "report.html.j2"
 
 
-def render(report: Report, svgs: Mapping[str, str] | None = None) -> str:
-    """The page. `svgs` are the plots when they are already drawn (plots.render)."""
+def render(report: Report) -> str:
+    """The page, with the plots inside it."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -27,7 +26,7 @@ def render(report: Report, svgs: Mapping[str, str] | None = None) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawn = plots.render(report) if svgs is None else svgs
+    drawn = plots.render(report)
     return environment.get_template(TEMPLATE).render(
         report=report,
         table=table,

@@ -17,8 +17,7 @@ from gate.metrics.itl import itl_ms
 from gate.metrics.tpot import tpot_ms
 from gate.metrics.ttft import ttft_ms
 from gate.observe.rows import RequestRow, Verdict
-from gate.report import terminal
-from gate.report.files import render_all
+from gate.report import html, jsonfile, markdown, plots, terminal
 from gate.report.model import Report
 from gate.workload import Prompt
 
@@ -179,7 +178,8 @@ def test_no_ratio_of_a_void_run_reaches_a_page(build: Any) -> None:
     void = judge(build.alter_identity(run, "oracle", kv_cache_dtype="fp8"))
     assert {c.verdict for c in void.cells} == {Verdict.VOID}
     for shown, report in ((True, clean), (False, void)):
-        texts = [*render_all(report).values(), terminal.render(report, all_cells=True)]
+        pages = [html.render(report), jsonfile.render(report), markdown.render(report)]
+        texts = [*pages, *plots.render(report).values(), terminal.render(report, all_cells=True)]
         assert any("1.234" in text for text in texts) == shown
 
 

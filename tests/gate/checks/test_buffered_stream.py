@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from gate.checks.buffered_stream import tokens_per_read
+
 
 def lumps(run: Any, leg: str, sizes: tuple[int, ...]) -> Any:
     """Re-stamp the leg's tokens: each lump arrives when its last token did."""
@@ -38,6 +40,19 @@ def test_a_merge_now_and_then_is_no_buffer(build: Any, found: Any, sizes: Any, v
     """8 tokens in 5 reads are 1.6 a read."""
     run = build.run()
     assert bool(found(lumps(run, build.leg_id(run), sizes), "buffered-stream")) == voided
+
+
+def test_exactly_the_limit_is_allowed(build: Any, found: Any) -> None:
+    run = build.run(workload={"output_tokens": 6})
+    assert found(lumps(run, build.leg_id(run), (2, 2, 1, 1)), "buffered-stream") == []
+
+
+def test_no_tokens_no_reads(build: Any) -> None:
+    row = build.run().requests[0]
+    nothing = row.model_copy(update={"token_times_ns": (), "tokens_per_event": ()})
+    assert tokens_per_read([nothing]) is None
+    uncounted = row.model_copy(update={"tokens_per_event": (), "completion_tokens": None})
+    assert tokens_per_read([uncounted]) == 0
 
 
 def test_usage_counts_where_events_do_not(build: Any, found: Any) -> None:

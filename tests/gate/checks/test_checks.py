@@ -26,14 +26,33 @@ def test_every_file_is_in_the_list_once() -> None:
     assert sorted(listed) == sorted(files)
 
 
+TOKENS_TOO = {
+    "arms-not-as-planned",
+    "identity-changed",
+    "kv-dtype-differs",
+    "request-set-incomplete",
+    "failed-request",
+    "error-after-tokens",
+    "truncated-stream",
+    "usage-missing",
+    "prompt-length",
+    "output-length",
+    "delivered-concurrency",
+}
+"""Faults of who was measured or what was answered: they leave nothing to compare tokens of."""
+
+
+def test_which_faults_spare_the_tokens_and_which_are_consequences() -> None:
+    assert {check.CODE for check in CHECKS if not check.TIMING_ONLY} == TOKENS_TOO
+    assert {check.CODE for check in CHECKS if check.CONSEQUENCE} == {"delivered-concurrency", "spread"}
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.CODE)
 def test_every_check_explains_itself(check: ModuleType) -> None:
     assert check.__name__.rsplit(".", 1)[1] == check.CODE.replace("-", "_")
     lines = (check.__doc__ or "").splitlines()
     assert lines[0].endswith(".")
     assert [line for line in lines if line in base.SECTIONS] == list(base.SECTIONS)
-    assert isinstance(check.TIMING_ONLY, bool)
-    assert isinstance(check.CONSEQUENCE, bool)
     assert (Path(__file__).parent / f"test_{check.CODE.replace('-', '_')}.py").is_file()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import pytest
+
+from gate.checks.client_saturated import cpu_share, lag_in_tpot
 from gate.checks.evidence import Evidence
 
 
@@ -32,3 +36,19 @@ def test_loop_lag_of_one_tpot_is_the_limit(build: Any, found: Any) -> None:
 def test_a_client_that_was_not_measured_is_not_judged(build: Any, found: Any) -> None:
     run = build.run()
     assert found(build.alter_leg(run, build.leg_id(run), client_cpu_s=None, client_loop_lag_p99_ms=None)) == []
+
+
+def test_a_leg_without_time_or_tokens_has_no_share(build: Any) -> None:
+    """No request was sent: failed-request says so, and nothing is divided by zero."""
+    run = build.run()
+    leg = next(view for view in Evidence.of(run).legs)
+    still = dataclasses.replace(leg, row=leg.row.model_copy(update={"end_ns": leg.row.start_ns}))
+    assert cpu_share(still) is None
+    frozen = tuple(r.model_copy(update={"last_token_ns": r.first_token_ns}) for r in leg.requests)
+    assert lag_in_tpot(dataclasses.replace(leg, requests=frozen)) is None
+    assert lag_in_tpot(dataclasses.replace(leg, requests=())) is None
+
+
+def test_a_short_tpot_is_a_tpot(build: Any) -> None:
+    leg = next(iter(Evidence.of(build.run(tpot_ms=0.5)).legs))
+    assert lag_in_tpot(leg) == pytest.approx(0.2)

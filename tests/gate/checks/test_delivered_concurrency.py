@@ -72,6 +72,24 @@ def test_mean_in_flight_while_sending(build: Any) -> None:
     assert mean_while_sending(of_leg(altered, leg), 2) == pytest.approx(25 / 15)
 
 
+def test_without_a_refill_there_is_no_mean(build: Any) -> None:
+    """As many requests as streams, or all sent at once: nothing was sent after the ramp."""
+    run = build.run()
+    leg = build.leg_id(run)
+    rows = of_leg(run, leg)
+    assert mean_while_sending(rows, 4) is None
+    at_once = intervals(run, leg, [(0, 10), (0, 10), (0, 10), (0, 10)])
+    assert mean_while_sending(of_leg(at_once, leg), 2) is None
+
+
+def test_a_request_that_never_ended_is_not_in_flight(build: Any) -> None:
+    run = build.run()
+    rows = of_leg(run, build.leg_id(run))
+    assert peak([rows[0].model_copy(update={"end_ns": None, "last_token_ns": None})]) == 0
+    assert peak([rows[0].model_copy(update={"end_ns": None})]) == 1
+    assert peak([rows[0].model_copy(update={"end_ns": rows[0].sent_ns})]) == 0
+
+
 @pytest.mark.parametrize(("pause_ms", "voided"), [(10, False), (12, True)])
 def test_the_mean_just_below_and_above_its_bound(build: Any, pause_ms: int, voided: bool) -> None:
     """After 100 ms both streams end together; both resume after the pause: mean 2 · 100 / (100 + pause)."""
