@@ -11,8 +11,7 @@ from rich.console import Console
 from gate.errors import StorageError
 from gate.judge import judge
 from gate.observe.store import Store, read_run
-from gate.report import jsonfile, terminal
-from gate.report.files import render_all
+from gate.report import html, jsonfile, markdown, plots, terminal
 from gate.report.model import Cell, Report
 
 PLAIN_WIDTH = 120
@@ -30,8 +29,11 @@ def conclude(folder: Path, finished_at: str | None = None) -> Report:
     report = judge(run)
     place.merge(run)
     place.write_rows("cells", Cell, report.cells)
-    for name, text in render_all(report).items():
-        place.write_text(name, text)
+    place.write_text("report.json", jsonfile.render(report))
+    place.write_text("report.md", markdown.render(report))
+    place.write_text("report.html", html.render(report))
+    for name, svg in plots.render(report).items():
+        place.write_text(name, svg)
     if finished_at is not None:
         place.complete(finished_at, report.verdict.value, report.exit_code)
     print_table(report, folder)
