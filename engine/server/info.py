@@ -53,7 +53,7 @@ def effective_config(config: EngineConfig, info: ModelInfo | None) -> dict[str, 
     flat["enable_prefix_caching"] = False
     if info is not None:
         flat["max_model_len"] = info.max_model_len
-        flat["num_blocks"] = info.num_blocks
+        flat["num_gpu_blocks"] = info.num_blocks  # vLLM's name; num_blocks stays what was asked for
         flat["kv_cache_dtype"] = info.kv_cache_dtype
         flat["sampling_defaults"] = dict(info.sampling_defaults)
     return flat

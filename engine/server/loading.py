@@ -30,6 +30,10 @@ SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penal
 """What generation_config.json may set for requests that leave it out, as in vLLM."""
 
 
+SIZES = frozenset({"num_blocks", "cache_bytes"})
+"""What Runner.info() says that follows from free memory. A manifest is what runs, and equal at every start."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextSide:
     tokenizer: Tokenizer | None
@@ -94,7 +98,7 @@ def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) ->
         kv_cache_dtype=str(details.get("kv_cache_dtype", config.cache.kv_cache_dtype)),
         sampling_defaults=sampling_defaults,
     )
-    return Loaded(loop, info, manifest(details))
+    return Loaded(loop, info, manifest({name: value for name, value in details.items() if name not in SIZES}))
 
 
 def in_background(work: Callable[[], None], failed: Callable[[BaseException], None]) -> threading.Thread:

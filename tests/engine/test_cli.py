@@ -115,6 +115,6 @@ def test_build_without_a_compiler_is_one_line_and_69(monkeypatch, capsys):
 
 def test_build_compiles_what_is_asked_for(monkeypatch):
     asked = []
-    monkeypatch.setattr(build, "build", lambda arch, *, force, say: asked.append((arch, force)))
+    monkeypatch.setattr(build, "build", lambda arch, *, force, **_: asked.append((arch, force)))
     assert cli.run(["build", "--arch", "90a, 121a", "--force"]) == 0
     assert asked == [("90a", True), ("121a", True)]

@@ -52,7 +52,8 @@ def test_version_shows_the_effective_configuration(start):
         "max_model_len": 128,
         "served_model_name": "fake",
         "model": "/models/fake",
-        "num_blocks": 64,
+        "num_blocks": None,
+        "num_gpu_blocks": 64,
         "max_num_seqs": 32,
     }
     assert expected.items() <= answer["config"].items()
