@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -27,7 +28,7 @@ def digest(folder: Path, cache: Path | None = None) -> str:
     memory = (cache or _cache_folder()) / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]}.json"
     known = _read(memory)
     stamps = {path.name: _stamp(path) for path in files}
-    hashes = {name: known[name][-1] for name, stamp in stamps.items() if known.get(name, [None])[:-1] == stamp}
+    hashes = {name: known[name][-1] for name, stamp in stamps.items() if known.get(name, [])[:-1] == stamp}
     changed = [path for path in files if path.name not in hashes]
     with ThreadPoolExecutor(THREADS) as pool:
         hashes |= dict(zip((path.name for path in changed), pool.map(_sha256, changed), strict=True))
@@ -70,7 +71,8 @@ def _read(memory: Path) -> dict[str, list[Any]]:
         content = json.loads(memory.read_text())
     except (OSError, ValueError):
         return {}
-    return content if isinstance(content, dict) else {}
+    entries = content.items() if isinstance(content, dict) else ()
+    return {name: entry for name, entry in entries if isinstance(entry, list)}
 
 
 def _write(memory: Path, content: dict[str, list[Any]]) -> None:
@@ -81,4 +83,5 @@ def _write(memory: Path, content: dict[str, list[Any]]) -> None:
         temporary.write_text(json.dumps(content))
         temporary.replace(memory)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
