@@ -78,7 +78,7 @@ class ModelRunner:
 class LoadedRunner(ModelRunner):
     """A runner over a checkpoint, with what the server and the scheduler ask of it."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, quantize_inputs: bool | None) -> None:
         options = config.model
         if options.dtype not in DTYPES:
             raise PreconditionError(f"dtype {options.dtype}: activations are {' or '.join(DTYPES)}")
@@ -91,7 +91,8 @@ class LoadedRunner(ModelRunner):
         self.threads = limit_threads(self.weights.checkpoint.text_bytes) if device.type == "cpu" else None
         budget = Budget(options.dequant_cache_bytes)
         with torch.inference_mode():
-            source = Source(self.weights, text, dtype, budget, quantize_inputs=dtype == torch.bfloat16)
+            quantizes = dtype == torch.bfloat16 if quantize_inputs is None else quantize_inputs
+            source = Source(self.weights, text, dtype, budget, quantizes)
             model = build_model(source, self.max_model_len)
             self.num_blocks = _pool_blocks(config, text, self.max_model_len, self.kv_dtype, device)
             slots, block_tokens = config.scheduler.max_num_seqs, config.cache.block_tokens
@@ -125,9 +126,12 @@ class LoadedRunner(ModelRunner):
         }
 
 
-def load_runner(config: EngineConfig) -> LoadedRunner:
-    """Read the checkpoint, build the model, allocate the caches. Raises PreconditionError or CheckpointError."""
-    return LoadedRunner(config)
+def load_runner(config: EngineConfig, *, quantize_inputs: bool | None = None) -> LoadedRunner:
+    """Read the checkpoint, build the model, allocate the caches. Raises PreconditionError or CheckpointError.
+
+    quantize_inputs: whether W8A8 layers quantise their inputs; None: in bfloat16 only (see layers.Source).
+    """
+    return LoadedRunner(config, quantize_inputs)
 
 
 _KV_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float8_e4m3fn: "fp8"}
