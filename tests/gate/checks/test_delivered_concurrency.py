@@ -72,6 +72,21 @@ def test_mean_in_flight_while_sending(build: Any) -> None:
     assert mean_while_sending(of_leg(altered, leg), 2) == pytest.approx(25 / 15)
 
 
+def test_the_ramp_is_not_held_against_the_client(build: Any) -> None:
+    """The second stream starts 50 ms after the first: the mean is taken from there."""
+    run = build.run()
+    leg = build.leg_id(run)
+    altered = intervals(run, leg, [(0, 100), (50, 100), (100, 200), (100, 200)])
+    assert mean_while_sending(of_leg(altered, leg), 2) == 2
+
+
+def test_the_message_has_mean_and_bound(build: Any) -> None:
+    run = build.run()
+    altered = intervals(run, build.leg_id(run), [(0, 100), (0, 100), (150, 200), (150, 200)])
+    (finding,) = faults(altered)
+    assert finding.message == "mean of 1.33 requests in flight while sending; expected at least 1.90"
+
+
 def test_without_a_refill_there_is_no_mean(build: Any) -> None:
     """As many requests as streams, or all sent at once: nothing was sent after the ramp."""
     run = build.run()

@@ -42,3 +42,14 @@ def test_bundled_events_with_the_right_sum_are_silent(build: Any, found: Any) ->
 def test_a_server_without_ids_is_not_a_fault_of_length(build: Any, found: Any) -> None:
     run = build.run()
     assert found(build.alter_request(run, build.leg_id(run), 0, token_ids=None), "output-length") == []
+
+
+def test_a_request_that_broke_off_is_not_reported_twice(build: Any, found: Any) -> None:
+    run = build.run()
+    broken = build.alter_request(run, build.leg_id(run), 0, error="reset", token_ids=(1, 2))
+    assert found(broken, "output-length") == []
+
+
+def test_without_usage_there_is_no_length_to_judge(build: Any, found: Any) -> None:
+    run = build.run()
+    assert found(build.alter_request(run, build.leg_id(run), 0, completion_tokens=None), "output-length") == []
