@@ -51,7 +51,6 @@ def create_app(
             Route("/tokenize", about.tokenize, methods=["POST"]),
             Route("/detokenize", about.detokenize, methods=["POST"]),
             Route("/health", about.health),
-            Route("/ping", about.health),
             Route("/version", about.version),
             Route("/metrics", about.metrics),
         ],

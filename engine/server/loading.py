@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 from safetensors import SafetensorError
 
+from engine.batch import Batch, Segment
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig
 from engine.errors import PreconditionError
 from engine.loop import EngineLoop
 from engine.manifest import manifest
+from engine.request import SamplingParams
 from engine.scheduler import Scheduler
 from engine.server.service import ModelInfo
 from engine.server.template import ChatTemplate
@@ -70,15 +72,37 @@ def load_text_side(path: Path) -> TextSide:
 
 def load_runner(config: EngineConfig) -> LoadedRunner:
     """Weights, caches, sampler. Raises PreconditionError in one line for whatever is wrong with the folder."""
-    from engine.runner import load_runner as load  # imports torch, which a usage error should not wait for
+    import torch  # which a usage error should not wait for
+
+    from engine.kernels.build import BuildError
+    from engine.runner import load_runner as load
 
     try:
         return load(config)
     except PreconditionError:
         raise
+    except BuildError as error:
+        raise PreconditionError(f"the kernels for this device are not there: {error}") from error
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise PreconditionError(
+            f"not enough memory for {config.model.path} and its caches: {_line(error)}; lower --max-model-len, "
+            "--max-num-seqs or --num-blocks"
+        ) from error
     except (ValueError, KeyError, OSError, SafetensorError) as error:
-        message = " ".join(str(error).split())
-        raise PreconditionError(f"cannot load {config.model.path}: {type(error).__name__}: {message}") from error
+        raise PreconditionError(f"cannot load {config.model.path}: {type(error).__name__}: {_line(error)}") from error
+
+
+def warm_up(runner: LoadedRunner, block_tokens: int) -> None:
+    """One prefill and one decode step before the server calls itself ready: what cannot run fails now, and no client
+    waits for what is set up on first use. Past the scheduler, so counters start at 0; block 0 and slot 0 are free."""
+    params = SamplingParams(max_tokens=2, temperature=0.0)
+    room = min(block_tokens, runner.max_model_len)
+    prompt = (0,) * max(1, room - 1)
+    first = Segment("warm-up", prompt, 0, (0,), 0, zero_state=True, sample=True, params=params, prompt_ids=prompt)
+    token = runner.run(Batch(0, (first,))).sampled[0].token_id
+    if token is not None and len(prompt) < room:
+        after = Segment("warm-up", (token,), len(prompt), (0,), 0, zero_state=False, sample=True, params=params)
+        runner.run(Batch(0, (replace(after, prompt_ids=prompt, output_ids=(token,)),)))
 
 
 def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) -> Loaded:
@@ -87,6 +111,7 @@ def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) ->
     config = replace(config, scheduler=replace(config.scheduler, max_model_len=runner.max_model_len))
     blocks = BlockPool(runner.num_blocks, config.cache.block_tokens)
     scheduler = Scheduler(config, blocks, StatePool(config.scheduler.max_num_seqs))
+    warm_up(runner, config.cache.block_tokens)
     details = dict(runner.info())
     loop = EngineLoop(scheduler, runner)
     loop.start()
@@ -113,6 +138,10 @@ def in_background(work: Callable[[], None], failed: Callable[[BaseException], No
     thread = threading.Thread(target=run, name="load", daemon=True)
     thread.start()
     return thread
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 def _sampling_defaults(path: Path) -> dict[str, float]:
