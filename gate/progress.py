@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import statistics
 from types import TracebackType
 from typing import Self
 
@@ -27,16 +27,15 @@ class Ui:
         self.console = console or Console(stderr=True, soft_wrap=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._begun = 0.0
-        self._done = self._of = self._before = 0
+        self._left = 0
+        self._took_s: list[float] = []
 
     def say(self, text: str) -> None:
         (self._bar.console if self._bar else self.console).print(text, markup=False)
 
     def legs(self, done: int, of: int) -> Self:
         """`with ui.legs(done, of):` around the measurement."""
-        self._done = self._before = done
-        self._of, self._begun = of, time.monotonic()
+        self._left, self._took_s = of - done, []
         if self.console.is_terminal:
             self._bar = Progress(
                 TextColumn("{task.description}"),
@@ -72,10 +71,11 @@ class Ui:
 
     def leg_done(self, took_s: float) -> None:
         """A leg ended; without a bar every line says what is left."""
-        self._done += 1
+        self._left -= 1
+        self._took_s.append(took_s)
         if self._bar:
             self._bar.advance(self._task)
             return
-        mean_s = (time.monotonic() - self._begun) / (self._done - self._before)
-        left_s = mean_s * (self._of - self._done)
-        self.say(f"  took {duration(took_s)}, {duration(left_s)} left" if left_s else f"  took {duration(took_s)}")
+        # The median: a leg that waited for a server to start says nothing about the others.
+        left_s = statistics.median(self._took_s) * self._left
+        self.say(f"  took {duration(took_s)}" + (f", about {duration(left_s)} left" if self._left else ""))

@@ -87,8 +87,8 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
             if leg.leg_id in done:
                 continue
             ui.leg(messages.leg(leg.order, len(plan.legs), leg.arm, leg.concurrency, leg.repetition))
-            server, began = pair.ready(leg), time.monotonic()
-            row, error = run_leg(plan, leg, server, store=place, other_pids=pair.pids(), lock_held=lock.held)
+            began = time.monotonic()
+            row, error = run_leg(plan, leg, pair.ready(leg), store=place, other_pids=pair.pids(), lock_held=lock.held)
             if error is not None:
                 ui.say(messages.leg_failed(row.leg_id, row.failed, row.requests, error))
             pair.note(row)

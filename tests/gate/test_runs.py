@@ -1,0 +1,73 @@
+"""Finding a run by name, listing what is there, and saying how long it will take."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gate import listing, runs
+from gate.errors import UsageError
+from gate.progress import Ui
+
+
+def make(out: Path, host: str, name: str, report: str | None = None, complete: bool = False) -> Path:
+    folder = out / host / name
+    (folder / "legs" / "000-a").mkdir(parents=True)
+    (folder / "legs" / "000-a" / "legs.parquet").touch()
+    (folder / "plan.json").write_text(json.dumps({"recipe": {"name": "tiny"}, "legs": [1, 2]}))
+    if report is not None:
+        (folder / "report.json").write_text(report)
+    if complete:
+        (folder / "complete.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    make(tmp_path, "b", "20260101T000000Z-tiny-aaaa", '{"verdict": "PASS", "binding": true}', complete=True)
+    make(tmp_path, "a", "20260102T000000Z-tiny-bbbb", "not json")
+    (tmp_path / "a" / "other").mkdir()
+    return tmp_path
+
+
+def test_by_name_by_beginning_by_path_and_the_newest(out: Path) -> None:
+    first, second = out / "b" / "20260101T000000Z-tiny-aaaa", out / "a" / "20260102T000000Z-tiny-bbbb"
+    assert runs.find(first.name, out) == first
+    assert runs.find("20260102", out) == second
+    assert runs.find(str(first), Path("/nowhere")) == first
+    assert runs.find(None, out) == second
+
+
+def test_ambiguous_and_unknown_names_are_one_line(out: Path) -> None:
+    with pytest.raises(UsageError, match="2 runs begin with '2026'"):
+        runs.find("2026", out)
+    with pytest.raises(UsageError, match="did you mean 20260101T000000Z-tiny-aaaa"):
+        runs.find("20260101T000000Z-tiny-aaab", out)
+    with pytest.raises(UsageError, match="no runs under"):
+        runs.find(None, out / "b" / "empty")
+
+
+def test_list_is_in_time_order_and_survives_damage(out: Path) -> None:
+    lines = listing.runs_text(runs.entries(out), out).splitlines()
+    assert lines[1].split() == ["20260101T000000Z-tiny-aaaa", "b", "PASS", "binding", "1/2"]
+    assert lines[2].split() == ["20260102T000000Z-tiny-bbbb", "a", "–", "–", "1/2", "incomplete"]
+    assert listing.runs_text((), out) == f"no runs under {out}"
+
+
+def test_plain_lines_tell_what_is_left_and_escape_nothing() -> None:
+    text = io.StringIO()
+    ui = Ui(Console(file=text, soft_wrap=True, highlight=False))
+    with ui.legs(1, 4):
+        ui.leg("leg 2/4: [oracle]")
+        ui.leg_done(100.0)
+        ui.leg_done(4.0)
+        ui.leg_done(4.0)
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "leg 2/4: [oracle]"
+    assert lines[1] == "  took 1 m 40 s, about 3 m 20 s left"
+    assert lines[2] == "  took 4.0 s, about 52 s left"
+    assert lines[3] == "  took 4.0 s"
