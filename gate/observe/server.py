@@ -17,8 +17,11 @@ from gate.observe.rows import Arm, Identity
 TIMEOUT_S = 10.0
 PREFIXES = ("vllm:", "engine:")
 """vLLM's metric names, and ours, which are the same behind another prefix."""
-VOLATILE = frozenset({"num_gpu_blocks", "num_cpu_blocks", "model_created"})
-"""Read and recorded, but left out of the digest: they differ from start to start of one and the same server."""
+VOLATILE = frozenset(
+    {"num_gpu_blocks", "num_cpu_blocks", "kv_cache_memory_bytes", "kv_cache_size_tokens", "kv_cache_max_concurrency"}
+)
+"""Read and recorded, but left out of the digest: sized from the memory that was free at start, they differ from start
+to start of one and the same server."""
 UNREACHABLE = "unreachable"
 """Stands where an identity's digest would, when the server did not answer."""
 

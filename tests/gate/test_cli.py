@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -142,6 +143,32 @@ def test_missing_checkpoint_says_how_to_make_it(here: Callable[..., Any], place:
 def test_wrong_digest_is_refused(here: Callable[..., Any], place: Path, tiny_checkpoint: Path) -> None:
     path = write_recipe(place, tiny_checkpoint, more=f'digest = "{"0" * 64}"')
     refused(here("plan", "--recipe", path), 69, "has digest", "another checkpoint")
+
+
+@pytest.mark.parametrize("damage", ["cut in half", "shard gone", "no config"])
+def test_damaged_checkpoint_is_one_line(
+    here: Callable[..., Any], place: Path, tiny_checkpoint: Path, damage: str
+) -> None:
+    broken = place / "broken"
+    shutil.copytree(tiny_checkpoint, broken)
+    weights = next(broken.glob("*.safetensors"))
+    if damage == "cut in half":
+        weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    elif damage == "shard gone":
+        weights.unlink()
+    else:
+        (broken / "config.json").unlink()
+    refused(here("plan", "--recipe", write_recipe(place, broken)), 69, str(broken))
+
+
+def test_checkpoint_of_the_hub_that_is_not_here_is_one_line(
+    here: Callable[..., Any], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    path = Path(write_recipe(place, "/none"))
+    pinned = 'hub = "no-such-org/no-such-model"\nrevision = "0893e1606ff3d5f97a441f405d5fc541a6bdf404"'
+    path.write_text(path.read_text().replace('path = "/none"', pinned), encoding="utf-8")
+    refused(here("plan", "--recipe", str(path)), 69, "no-such-org/no-such-model is not in the local cache")
 
 
 def test_plan_prints_legs_and_an_id_that_repeats(here: Callable[..., Any], place: Path, tiny_checkpoint: Path) -> None:

@@ -35,6 +35,25 @@ def test_any_changed_setting_changes_the_digest() -> None:
     assert len(digests) == len(scripts)
 
 
+def test_what_free_memory_decides_is_no_other_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    def metrics(blocks: int, size: int) -> str:
+        return f'vllm:cache_config_info{{block_size="{size}",num_gpu_blocks="{blocks}"}} 1.0\n'
+
+    seen = []
+    with FakeServer(Script()) as fake:
+        for blocks, size in ((100, 16), (101, 16), (100, 32)):
+            text = metrics(blocks, size)
+            answer = server._text
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    server, "_text", lambda c, path, t=text, a=answer: t if path == "/metrics" else a(c, path)
+                )
+                seen.append(server.identify(fake.url, "oracle"))
+    one, more_blocks, other_size = seen
+    assert one.digest == more_blocks.digest != other_size.digest
+    assert more_blocks.extra["config.num_gpu_blocks"] == "101"
+
+
 def test_absent_server_is_an_arm_error() -> None:
     with pytest.raises(ArmError, match="of the oracle names no model"):
         server.identify("http://127.0.0.1:9", "oracle")
