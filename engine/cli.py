@@ -89,7 +89,7 @@ def serve(
         SchedulerConfig(max_num_seqs, max_num_batched_tokens, max_model_len, max_waiting),
         ServerConfig(host, port, max_body_bytes, max_n, max_prompts, max_logprobs, api_key_env),
     )
-    raise typer.Exit(run_server(config))
+    run_server(config)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from engine.server.chat import chat_completions
 from engine.server.completions import completions
 from engine.server.errors import ApiError, error_response
 from engine.server.metrics import Metrics
-from engine.server.service import Engine, ModelInfo, Service
+from engine.server.service import Engine, ModelInfo, Service, served_name
 from engine.server.template import ChatTemplate
 from engine.server.tokenizer import Tokenizer
 
@@ -39,8 +39,7 @@ def create_app(
     template: ChatTemplate | None = None,
 ) -> Starlette:
     """The ASGI app. With engine None it answers 503 until `app.state.service.ready(...)` is called."""
-    name = config.model.served_name or str(config.model.path)
-    service = Service(config, Metrics(name), tokenizer=tokenizer, template=template)
+    service = Service(config, Metrics(served_name(config)), tokenizer=tokenizer, template=template)
     if engine is not None and info is not None:
         service.ready(engine, info, {})
     app = Starlette(

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import psutil
 import uvicorn
@@ -28,11 +29,11 @@ from engine.server.service import Service
 logger = logging.getLogger(__name__)
 
 STOP_WAIT_S = 0.4
-"""How long the engine's thread may take to notice that it should end; a longer step is left to die with the process."""
+"""How long the step in flight may take to end; a longer one dies with the process."""
 
 
-def serve(config: EngineConfig) -> int:
-    """Serves until a signal; returns the exit code: 130 after SIGINT, 0 after SIGTERM. Raises EngineError."""
+def serve(config: EngineConfig) -> NoReturn:
+    """Serves until a signal; then ends the process with 130 after SIGINT, 0 after SIGTERM. Raises EngineError."""
     check_folder(config.model.path)
     key = config.server.api_key_env
     if key is not None and not os.environ.get(key):
@@ -41,7 +42,12 @@ def serve(config: EngineConfig) -> int:
     if key is None and not ipaddress.ip_address(sock.getsockname()[0]).is_loopback:
         logger.warning("anyone who reaches %s may use this server; --api-key-env asks for a key", config.server.host)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_Serving(config, sock).run())
+        code = runner.run(_Serving(config, sock).run())
+    # Not by returning: the interpreter would take a second or two to dismantle torch, and would wait for weights still
+    # being read or a step still running; there is nothing left to save.
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 class _Server(uvicorn.Server):
@@ -80,18 +86,12 @@ class _Serving:
             loop.add_signal_handler(number, self._stop, number)
         host, port = self._sock.getsockname()[:2]
         logger.info("listening on http://%s:%d; loading %s", host, port, self._config.model.path)
-        loader = in_background(self._load, self._failed_elsewhere(loop))
+        in_background(self._load, self._failed_elsewhere(loop))
         await self._server.serve(sockets=[self._sock])
-        left = await self._stop_engine()
+        await self._stop_engine()
         if self._error is not None:
             raise self._error
-        code = INTERRUPTED if self._signal == signal.SIGINT else 0
-        if loader.is_alive() or left is not None:
-            # Weights still being read, or a step still running: native code that no Python thread can be asked out of.
-            logging.shutdown()
-            sys.stdout.flush()
-            os._exit(code)
-        return code
+        return INTERRUPTED if self._signal == signal.SIGINT else 0
 
     def _load(self) -> None:
         began = time.monotonic()
@@ -129,10 +129,10 @@ class _Serving:
         self._service.close()
         self._server.should_exit = True
 
-    async def _stop_engine(self) -> threading.Thread | None:
-        """The thread that still waits for the engine's step, or None when all is over."""
+    async def _stop_engine(self) -> None:
+        """Waits for the step in flight, but not long: a slow one dies with the process."""
         if self._loaded is None:
-            return None
+            return
         loop, done, here = self._loaded.loop, asyncio.Event(), asyncio.get_running_loop()
 
         def stop() -> None:
@@ -140,11 +140,9 @@ class _Serving:
             with contextlib.suppress(RuntimeError):  # the event loop is closed: we stopped waiting before
                 here.call_soon_threadsafe(done.set)
 
-        stopper = threading.Thread(target=stop, name="stop", daemon=True)
-        stopper.start()
+        threading.Thread(target=stop, name="stop", daemon=True).start()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(done.wait(), STOP_WAIT_S)
-        return None if done.is_set() else stopper
 
 
 def bind(server: ServerConfig) -> socket.socket:

@@ -86,7 +86,7 @@ class Service:
     @property
     def name(self) -> str:
         """The model's name in the API."""
-        return self.config.model.served_name or str(self.config.model.path)
+        return served_name(self.config)
 
     def ready(self, engine: Engine, info: ModelInfo, manifest: Mapping[str, object]) -> None:
         self.info, self.manifest = info, manifest
@@ -133,6 +133,10 @@ class Service:
                 param="model",
                 code="model_not_found",
             )
+
+
+def served_name(config: EngineConfig) -> str:
+    return config.model.served_name or str(config.model.path)
 
 
 def cache_config(config: EngineConfig, info: ModelInfo) -> dict[str, str]:

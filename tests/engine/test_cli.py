@@ -83,11 +83,6 @@ def test_every_option_reaches_the_configuration_and_defaults_are_config_s(monkey
     assert seen.pop() == changed
 
 
-def test_an_exit_code_of_the_server_is_the_command_s(monkeypatch, tmp_path):
-    monkeypatch.setattr(serve, "serve", lambda _: 130)
-    assert cli.run(["serve", str(tmp_path)]) == 130
-
-
 def test_ctrl_c_is_130(monkeypatch, tmp_path):
     def interrupted(_: EngineConfig) -> int:
         raise KeyboardInterrupt
