@@ -99,6 +99,12 @@ class LoadedRunner(ModelRunner):
             caches = Caches(text, self.num_blocks, block_tokens, slots, dtype, self.kv_dtype, device)
         super().__init__(model, caches, text.vocab_size)
         self.vocab_size = text.vocab_size
+        widened = self.census().widened
+        if widened:
+            raise PreconditionError(
+                f"{widened[0]} takes more memory than the checkpoint ships ({len(widened)} such modules): weights stay "
+                "in their shipped dtype; this is a fault of the engine, report it with `engine census`"
+            )
 
     def census(self) -> Census:
         """Resident bytes by module beside the checkpoint's."""
@@ -121,7 +127,6 @@ class LoadedRunner(ModelRunner):
             "shipped_bytes": census.shipped_bytes,
             "resident_bytes": census.resident_bytes,
             "dequantised_copy_bytes": census.copy_bytes,
-            "widened_modules": list(census.widened),
             "cache_bytes": self.caches.nbytes,
         }
 

@@ -45,6 +45,7 @@ SIZES = {
 }
 FEED_FORWARD = {
     "dense": {"intermediate_size": 112},
+    "tied": {"intermediate_size": 112, "tie_word_embeddings": True},
     "moe": {
         "num_experts": 6,
         "num_experts_per_tok": 2,
@@ -74,10 +75,10 @@ class Reference:
 
 def make_reference(kind: str) -> Reference:
     rope = {"rope_type": "default", **ROPE, "mrope_interleaved": True, "mrope_section": [2, 1, 1]}
-    if kind == "dense":
-        model = DenseReference(Qwen3_5TextConfig(**SIZES, **FEED_FORWARD[kind], rope_parameters=rope))
-    else:
+    if kind == "moe":
         model = MoeReference(Qwen3_5MoeTextConfig(**SIZES, **FEED_FORWARD[kind], rope_parameters=rope))
+    else:
+        model = DenseReference(Qwen3_5TextConfig(**SIZES, **FEED_FORWARD[kind], rope_parameters=rope))
     generator = torch.Generator().manual_seed(7)
     for name, parameter in model.named_parameters():
         # A router far from ties, or one flipped expert would decide every comparison in bfloat16.
@@ -96,6 +97,11 @@ def reference(request: pytest.FixtureRequest) -> Reference:
 @pytest.fixture(scope="session")
 def dense_reference() -> Reference:
     return make_reference("dense")
+
+
+@pytest.fixture(scope="session")
+def tied_reference() -> Reference:
+    return make_reference("tied")
 
 
 class StateDict:

@@ -54,6 +54,26 @@ def test_bfloat16_is_one_rounding_away(kind, tokens, budget, generator):
     torch.testing.assert_close(actual.float(), expected, rtol=2**-7, atol=2**-8 * float(expected.abs().max()))
 
 
+@pytest.mark.parametrize("kind", ["dense-bf16", "nvfp4"])
+def test_cpu_without_bfloat16_instructions_multiplies_the_same_values_in_float32(kind, generator, monkeypatch):
+    weight = make(kind, generator)
+    x = torch.randn(5, K, generator=generator).bfloat16()
+    monkeypatch.setattr("engine.ops.linear.fast_bfloat16", lambda _: True)
+    narrow = linear(x, prepare(weight, torch.bfloat16, Budget(1 << 20)))
+    monkeypatch.setattr("engine.ops.linear.fast_bfloat16", lambda _: False)
+    operand = prepare(weight, torch.bfloat16, Budget(1 << 20))
+    assert operand.matrix.dtype == torch.float32
+    torch.testing.assert_close(linear(x, operand), narrow, rtol=2**-7, atol=1e-4 * float(narrow.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["fp8-static", "fp8-dynamic"])
+def test_unquantised_inputs_meet_the_dequantised_weight(kind, generator):
+    weight = make(kind, generator)
+    x = torch.randn(5, K, generator=generator)
+    operand = prepare(weight, torch.float32, Budget(0), quantize_inputs=False)
+    torch.testing.assert_close(linear(x, operand), x @ weight.dequantize(torch.float32).T)
+
+
 def test_budget_is_spent_once_and_never_exceeded(generator):
     budget = Budget(N * K * 4)
     first = prepare(make("fp8-static", generator), torch.float32, budget)

@@ -19,6 +19,13 @@ def test_float32_logits_equal_transformers(reference, driver, prompt, tokens):
     torch.testing.assert_close(actual, reference.logits(ids), rtol=0, atol=FLOAT32_TOLERANCE)
 
 
+def test_tied_embeddings_are_the_lm_head(tied_reference, make_driver, prompt):
+    ids = prompt(40)
+    driver = make_driver(tied_reference, torch.float32)
+    actual = driver.logits((driver.sequence("a", ids, 2), len(ids)))
+    torch.testing.assert_close(actual, tied_reference.logits(ids), rtol=0, atol=FLOAT32_TOLERANCE)
+
+
 def test_logits_are_worth_comparing(reference, prompt):
     """Neither flat nor so sharp that an error could hide."""
     assert 0.5 < float(reference.logits(prompt(100)).std()) < 20

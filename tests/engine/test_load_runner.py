@@ -1,0 +1,112 @@
+"""engine/runner.load_runner: what the configuration decides, and what it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+
+from engine.batch import Batch, Segment
+from engine.census import Census
+from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from engine.errors import PreconditionError
+from engine.request import SamplingParams
+from engine.runner import load_runner
+
+
+def config(path, *, model=None, cache=None, scheduler=None):
+    return EngineConfig(
+        ModelConfig(path, device="cpu", **(model or {})),
+        CacheConfig(**(cache or {})),
+        SchedulerConfig(**{"max_num_seqs": 3, "max_model_len": 100, **(scheduler or {})}),
+    )
+
+
+def first_token(runner):
+    params = SamplingParams(max_tokens=1, temperature=0.0)
+    ids = tuple(range(20, 60))
+    segment = Segment("a", ids, 0, tuple(range(3)), 0, True, True, params, ids)
+    return runner.run(Batch(0, (segment,))).sampled[0].token_id
+
+
+def test_attributes_follow_checkpoint_and_configuration(tiny_checkpoint):
+    runner = load_runner(config(tiny_checkpoint))
+    text = json.loads((tiny_checkpoint / "config.json").read_text())["text_config"]
+    assert runner.vocab_size == text["vocab_size"]
+    assert text["eos_token_id"] in runner.eos_ids
+    assert runner.max_model_len == 100
+    assert runner.num_blocks == 3 * 7
+    assert 0 <= first_token(runner) < runner.vocab_size
+
+
+def test_max_model_len_is_clamped_to_the_checkpoint(tiny_checkpoint, tmp_path):
+    copy = shutil.copytree(tiny_checkpoint, tmp_path / "short")
+    text = json.loads((copy / "config.json").read_text())
+    text["text_config"]["max_position_embeddings"] = 64
+    (copy / "config.json").write_text(json.dumps(text))
+    assert load_runner(config(copy)).max_model_len == 64
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype", "expected"),
+    [
+        ("auto", "bfloat16", torch.float8_e4m3fn),
+        ("fp8", "bfloat16", torch.float8_e4m3fn),
+        ("bfloat16", "bfloat16", torch.bfloat16),
+        ("bfloat16", "float32", torch.float32),
+    ],
+)
+def test_kv_dtype(tiny_checkpoint, asked, dtype, expected):
+    """The tiny checkpoint, as nvidia's dense one, asks for FP8."""
+    runner = load_runner(config(tiny_checkpoint, model={"dtype": dtype}, cache={"kv_cache_dtype": asked}))
+    assert runner.caches.kv.dtype == expected
+    assert runner.info()["kv_cache_dtype"] == {torch.float8_e4m3fn: "fp8"}.get(expected, str(expected)[6:])
+
+
+def test_info_is_json_and_says_what_is_resident(tiny_checkpoint):
+    info = json.loads(json.dumps(load_runner(config(tiny_checkpoint)).info()))
+    assert info["device"] == "cpu"
+    assert info["reference_ops"] == []
+    assert info["shipped_bytes"] <= info["resident_bytes"] < 1.1 * info["shipped_bytes"]
+    assert info["dequantised_copy_bytes"] > 0
+
+
+def test_results_do_not_depend_on_the_dequantised_copies(tiny_checkpoint):
+    cached = load_runner(config(tiny_checkpoint))
+    remade = load_runner(config(tiny_checkpoint, model={"dequant_cache_bytes": 0}))
+    assert remade.info()["dequantised_copy_bytes"] == 0
+    assert first_token(remade) == first_token(cached)
+
+
+def test_pool_takes_at_most_a_quarter_of_the_free_memory(tiny_checkpoint, monkeypatch):
+    # One block of 16 tokens: 2 attention layers, keys and values, 2 heads of 64, bfloat16.
+    block_bytes = 2 * 2 * 16 * 2 * 64 * 2
+    settings = config(tiny_checkpoint, cache={"kv_cache_dtype": "bfloat16"})
+    monkeypatch.setattr("engine.runner.free_bytes", lambda _: 4 * 10 * block_bytes)
+    assert load_runner(settings).num_blocks == 10
+    monkeypatch.setattr("engine.runner.free_bytes", lambda _: 4 * 6 * block_bytes)
+    with pytest.raises(PreconditionError, match="holds 6 KV blocks of 16384 bytes, but one sequence of 100 tokens"):
+        load_runner(settings)
+    given = dataclasses.replace(settings, cache=CacheConfig(kv_cache_dtype="bfloat16", num_blocks=50))
+    assert load_runner(given).num_blocks == 50
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"model": {"dtype": "float16"}}, "dtype float16: activations are bfloat16 or float32"),
+        ({"cache": {"kv_cache_dtype": "int8"}}, "kv_cache_dtype int8: expected auto, bfloat16 or fp8"),
+    ],
+)
+def test_unknown_dtypes_are_refused(tiny_checkpoint, part, message):
+    with pytest.raises(PreconditionError, match=message):
+        load_runner(config(tiny_checkpoint, **part))
+
+
+def test_widened_modules_are_refused(tiny_checkpoint, monkeypatch):
+    monkeypatch.setattr(Census, "widened", property(lambda _: ("layers.1.mlp.down_proj", "lm_head")))
+    with pytest.raises(PreconditionError, match=r"layers.1.mlp.down_proj takes more memory .* \(2 such modules\)"):
+        load_runner(config(tiny_checkpoint))
