@@ -11,6 +11,9 @@ from engine.server.service import ModelInfo
 GREEDY_BELOW = 1e-5
 """A temperature under this is greedy: logits divided by it would overflow float32. vLLM draws the same line."""
 
+MAX_STOPS, MAX_STOP_CHARS = 64, 1024
+"""Every token's text is compared with every stop string, on the thread that carries all streams."""
+
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions; chat's default is what the context leaves."""
 
@@ -139,4 +142,12 @@ def stop_strings(body: SamplingBody) -> tuple[str, ...]:
     stops = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
     if "" in stops:
         raise ApiError("`stop` has an empty text; leave it out", param="stop")
+    longest = max((len(stop) for stop in stops), default=0)
+    if len(stops) > MAX_STOPS or longest > MAX_STOP_CHARS:
+        raise ApiError(
+            f"`stop` has {len(stops)} texts, the longest of {longest} characters; at most {MAX_STOPS} of "
+            f"{MAX_STOP_CHARS} are allowed",
+            param="stop",
+            code="limit_exceeded",
+        )
     return stops

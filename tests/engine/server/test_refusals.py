@@ -56,6 +56,8 @@ BAD_VALUES = [
     ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "stream"),
     ({"stop": ["x", ""]}, "stop", "empty"),
     ({"stop": 3}, "stop", "text"),
+    ({"stop": ["x"] * 65}, "stop", "64"),
+    ({"stop": "x" * 1025}, "stop", "1025"),
     ({"stop_token_ids": [400]}, "stop_token_ids", "400"),
     ({"logit_bias": {"401": 1}}, "logit_bias", "401"),
     ({"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
