@@ -35,9 +35,9 @@ async def chat_completions(request: HttpRequest) -> Response:
     choices = [
         choice_for(body, f"{answer_id}-{k}", k, ids, one, service) for k, one in enumerate(per_choice(params, body.n))
     ]
-    session = Session(service, choices)
-    session.submit()
     form = ChatForm(body, answer_id, service, choices, prompt=text)
+    session = Session(service, choices)
+    session.submit()  # last: from here on only the answer below frees what runs
     return EventStream(session, form) if body.stream else await collect(session, form, request.receive)
 
 

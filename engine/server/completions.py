@@ -35,9 +35,9 @@ async def completions(request: HttpRequest) -> Response:
             tokenizer = service.require_tokenizer("`echo`")
             echo = text if text is not None else tokenizer.decode(ids, skip_special_tokens=False)
         choices += make_choices(body, answer_id, index, ids, service, echo)
-    session = Session(service, choices)
-    session.submit()
     form = CompletionForm(body, answer_id, service, choices)
+    session = Session(service, choices)
+    session.submit()  # last: from here on only the answer below frees what runs
     return EventStream(session, form) if body.stream else await collect(session, form, request.receive)
 
 

@@ -66,17 +66,9 @@ class Session:
                 choice.request.arrival = time.monotonic()
                 self._engine.submit(choice.request, self._listener(choice))
                 self._submitted.append(choice)
-        except QueueFull as error:
+        except (QueueFull, EngineStopped, RequestRefused) as error:
             self.close()
-            raise ApiError(
-                f"{error}; try later", status=503, code="queue_full", headers={"retry-after": "1"}
-            ) from error
-        except EngineStopped as error:
-            self.close()
-            raise not_ready(str(error)) from error
-        except RequestRefused as error:
-            self.close()
-            raise ApiError(str(error), code="refused") from error
+            raise _refusal(error) from error
         self._service.sessions.add(self)
 
     async def __aiter__(self) -> AsyncIterator[tuple[Choice, Piece]]:
@@ -140,3 +132,11 @@ class Session:
             metrics.generation_tokens.observe(choice.tokens)
             if choice.tokens > 1:
                 metrics.tpot_s.observe((now - first) / (choice.tokens - 1))
+
+
+def _refusal(error: QueueFull | EngineStopped | RequestRefused) -> ApiError:
+    if isinstance(error, QueueFull):
+        return ApiError(f"{error}; try later", status=503, code="queue_full", headers={"retry-after": "1"})
+    if isinstance(error, EngineStopped):
+        return not_ready(str(error))
+    return ApiError(str(error), code="refused")
