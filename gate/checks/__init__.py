@@ -47,16 +47,16 @@ CHECKS: tuple[Check, ...] = (
     usage_missing,
     prompt_length,
     output_length,
-    # How the load was delivered and timed
-    impossible_times,
-    delivered_concurrency,
-    schedule_lag,
-    client_saturated,
-    buffered_stream,
     # Where and when
     lock_lost,
     foreign_load,
     order_not_interleaved,
+    # How the load was delivered and timed
+    impossible_times,
+    client_saturated,
+    delivered_concurrency,
+    schedule_lag,
+    buffered_stream,
     spread,
 )
 """In report order: a fault higher up explains those below it."""

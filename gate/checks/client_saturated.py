@@ -26,7 +26,7 @@ from gate.stats.median import median
 
 CODE = "client-saturated"
 TIMING_ONLY = True
-CONSEQUENCE = False
+CONSEQUENCE = True
 HINT = "give the client a core of its own, or lower the concurrency"
 
 MAX_CPU_SHARE = 0.5

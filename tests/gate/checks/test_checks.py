@@ -44,7 +44,11 @@ TOKENS_TOO = {
 
 def test_which_faults_spare_the_tokens_and_which_are_consequences() -> None:
     assert {check.CODE for check in CHECKS if not check.TIMING_ONLY} == TOKENS_TOO
-    assert {check.CODE for check in CHECKS if check.CONSEQUENCE} == {"delivered-concurrency", "spread"}
+    assert {check.CODE for check in CHECKS if check.CONSEQUENCE} == {
+        "client-saturated",
+        "delivered-concurrency",
+        "spread",
+    }
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.CODE)
@@ -64,6 +68,14 @@ def test_a_consequence_is_left_out_where_its_cause_is_known(build: Any, found: A
     assert {f.code for f in found(other)} == {"spread", "lock-lost"}
     explained = build.alter_leg(run, build.leg_id(run, "oracle", 2, 1), lock_held=False)
     assert {f.code for f in found(explained)} == {"lock-lost"}
+
+
+def test_a_late_client_on_a_busy_host_is_the_hosts_doing(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    late = build.alter_leg(run, leg, client_loop_lag_p99_ms=50.0)
+    assert {f.code for f in found(late)} == {"client-saturated"}
+    assert {f.code for f in found(build.alter_leg(late, leg, host_load_foreign_cpu_s=1.0))} == {"foreign-load"}
 
 
 def test_a_finding_about_one_axis_explains_no_other(build: Any) -> None:
