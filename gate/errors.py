@@ -1,13 +1,13 @@
 """The exception tree, drawn; each class carries its exit code (docs/verdict.md).
 
-    GateError                        an error the user can act on: one line, no traceback
-    ├── UsageError              64   the command line or the recipe asks for something that does not exist
-    ├── PreconditionError       69   something must be there before the first leg and is not
-    │   ├── CheckpointError          missing, half-downloaded, corrupt, or another revision
-    │   ├── OracleError              not installed, or not the pinned version
-    │   └── ArmError                 a server did not start, or is not what the plan says
-    ├── LockHeldError           75   another gate has the GPU
-    └── StorageError            69   results cannot be written or read
+GateError                        an error the user can act on: one line, no traceback
+├── UsageError              64   the command line or the recipe asks for something that does not exist
+├── PreconditionError       69   something must be there before the first leg and is not
+│   ├── CheckpointError          missing, half-downloaded, corrupt, or another revision
+│   ├── OracleError              not installed, or not the pinned version
+│   └── ArmError                 a server did not start, or is not what the plan says
+├── LockHeldError           75   another gate has the GPU
+└── StorageError            69   results cannot be written or read
 """
 
 from __future__ import annotations
