@@ -13,6 +13,7 @@ import httpx
 import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.config import EngineConfig
 from engine.server.app import create_app
@@ -25,7 +26,7 @@ from tests.engine.server import fakes
 @dataclass
 class Live:
     url: str
-    app: Starlette
+    app: ASGIApp
 
     def post(self, path: str, **body: object) -> httpx.Response:
         return httpx.post(self.url + path, json=body, timeout=20, trust_env=False)
@@ -35,7 +36,7 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(app: Starlette) -> Iterator[Live]:
+def serving(app: ASGIApp) -> Iterator[Live]:
     sock = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(app, http="httptools", loop="uvloop", log_level="error", lifespan="off", ws="none")
@@ -52,44 +53,46 @@ def serving(app: Starlette) -> Iterator[Live]:
         assert not thread.is_alive()
 
 
+class Switch:
+    """An ASGI app that stands for another one: one server for all tests, since starting one costs 0.3 s."""
+
+    app: Starlette
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture(scope="session")
+def switched() -> Iterator[tuple[Switch, str]]:
+    switch = Switch()
+    with serving(switch) as live:
+        yield switch, live.url
+
+
 Start = Callable[..., Live]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """start(engine, ...) serves until the test ends."""
-    with contextlib.ExitStack() as stack:
+def start(switched: tuple[Switch, str]) -> Start:
+    """start(engine, ...) serves until the test ends or calls it again."""
+    switch, url = switched
 
-        def begin(
-            engine: Engine | None = None,
-            *,
-            tokenizer: Tokenizer | None = None,
-            no_tokenizer: bool = False,
-            config: EngineConfig | None = None,
-            info: ModelInfo | None = None,
-            template: ChatTemplate | None = None,
-        ) -> Live:
-            app = create_app(
-                engine or fakes.FakeEngine(),
-                None if no_tokenizer else tokenizer or fakes.byte_level_tokenizer(),
-                config or fakes.config(),
-                info or fakes.model_info(),
-                template=template or fakes.chat_template(),
-            )
-            return stack.enter_context(serving(app))
+    def begin(
+        engine: Engine | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        no_tokenizer: bool = False,
+        config: EngineConfig | None = None,
+        info: ModelInfo | None = None,
+        template: ChatTemplate | None = None,
+    ) -> Live:
+        switch.app = create_app(
+            engine or fakes.FakeEngine(),
+            None if no_tokenizer else tokenizer or fakes.byte_level_tokenizer(),
+            config or fakes.config(),
+            info or fakes.model_info(),
+            template=template or fakes.chat_template(),
+        )
+        return Live(url, switch.app)
 
-        yield begin
-
-
-@pytest.fixture(scope="module")
-def serving_module() -> Iterator[Live]:
-    """One server for a module whose tests leave nothing behind."""
-    app = create_app(
-        fakes.FakeEngine(),
-        fakes.byte_level_tokenizer(),
-        fakes.config(),
-        fakes.model_info(),
-        template=fakes.chat_template(),
-    )
-    with serving(app) as live:
-        yield live
+    return begin

@@ -17,9 +17,9 @@ CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
 
 
-@pytest.fixture(scope="module")
-def live(serving_module):
-    return serving_module
+@pytest.fixture
+def live(start):
+    return start()
 
 
 def refused(answer, status, *words):
