@@ -16,7 +16,11 @@ def _as_sigint(_signum: int, _frame: FrameType | None) -> None:
 
 
 def install() -> None:
-    """SIGTERM and SIGHUP take the way of Ctrl-C; for the main thread of a command."""
+    """SIGTERM and SIGHUP take the way of Ctrl-C; for the main thread of a command.
+
+    A shell starts background jobs with SIGINT ignored, and children inherit that: then nothing could end them politely.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for signum in OTHERS:
         signal.signal(signum, _as_sigint)
 

@@ -185,6 +185,11 @@ def test_plan_prints_legs_and_an_id_that_repeats(here: Callable[..., Any], place
     assert other.splitlines()[0] != one.splitlines()[0]
 
 
+def ignore_sigint() -> None:
+    """What a shell does to its background jobs."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class Running:
     """A `gate run` in the background."""
 
@@ -209,6 +214,7 @@ class Running:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 cwd=ROOT,
+                preexec_fn=ignore_sigint,
             )
 
     def until(self, ready: Callable[[], object]) -> None:
