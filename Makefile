@@ -32,7 +32,7 @@ setup: $(STAMP) ## the project's environment in .venv
 # The stamp is written last: a set-up that was cut short is gone over again, and a second one costs nothing.
 $(STAMP): pyproject.toml oracle/pin.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "make: found $$($(PYTHON) --version 2>&1 || echo no $(PYTHON)); expected Python 3.11 or newer; install it, then: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 69; }
+	  echo "make: found $$($(PYTHON) --version 2>/dev/null || echo no $(PYTHON)); expected Python 3.11 or newer; install it, then: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 69; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "make: $(PYTHON) has no venv module; on Debian: apt install python3-venv" >&2; exit 69; }
 	@echo "setup: creating .venv with $$($(PYTHON) --version)"

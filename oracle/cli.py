@@ -43,6 +43,18 @@ def install(
 
 
 @app.command()
+def pack(
+    folder: Annotated[Path, typer.Argument(help="Where to put the wheels.")],
+    platform: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    python: Annotated[str | None, typer.Option(help="Python of the other machine, such as 3.12.")] = None,
+) -> None:
+    """Download every pinned wheel, to carry to a machine without a network: install PLATFORM --from FOLDER."""
+    from oracle.pack import pack as pack_wheels
+
+    pack_wheels(platform, folder, python=python, say=_say)
+
+
+@app.command()
 def verify(
     platform: PlatformArgument = "cpu",
     url: Annotated[str | None, typer.Option(help="Verify a running server too, by what it reports.")] = None,
