@@ -1,0 +1,142 @@
+"""One leg against a scripted server: what is sent, what is read back, what is on disk afterwards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gate import recipe as recipes
+from gate.arm.fake import FakeServer
+from gate.arm.fake_script import Script, preset
+from gate.arm.url import Attached
+from gate.leg import run_leg
+from gate.observe import server, store
+from gate.observe.rows import Arm, LegRow
+from gate.observe.rundata import RunData
+from gate.plan import ArmPlan, Plan, Vocabulary, leg_prompts, make_plan
+
+
+def plan_for(url: str, **workload: Any) -> Plan:
+    def arm(name: Arm) -> ArmPlan:
+        return ArmPlan(
+            arm=name, kind="url", argv=None, env={}, url=url, model="", checkpoint="m", checkpoint_digest=None
+        )
+
+    recipe = recipes.parse(
+        {
+            "schema_version": 1,
+            "name": "small",
+            "gpu": False,
+            "checkpoint": {"path": "m"},
+            "workload": {"prompt_tokens": 12, "output_tokens": 6} | workload,
+            "protocol": {"concurrency": [2], "repetitions": 1, "request_timeout_s": 1.0},
+        },
+        "t",
+    )
+    return make_plan(
+        recipe,
+        coin="candidate",
+        seed=0,
+        candidate=arm("candidate"),
+        oracle=arm("oracle"),
+        vocabulary=Vocabulary(size=500),
+    )
+
+
+Measure = Callable[..., tuple[LegRow, RunData, FakeServer]]
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    def run(
+        script: Script, held: Callable[[], bool] = lambda: True, **workload: Any
+    ) -> tuple[LegRow, RunData, FakeServer]:
+        with FakeServer(script) as fake:
+            plan = plan_for(fake.url, **workload)
+            place = store.Store(tmp_path / "run")
+            place.create(plan, store.RunFile(run_id="r", host="h", started_at="x"))
+            row, _ = run_leg(plan, plan.legs[0], Attached(plan.candidate), store=place, lock_held=held)
+        return row, store.read_run(place.folder), fake
+
+    return run
+
+
+def test_warm_up_then_the_planned_prompts_to_the_one_model_served(measure: Measure) -> None:
+    row, data, fake = measure(preset("instant", model="the-only"))
+    leg = data.plan.legs[0]
+    sent = [tuple(body["prompt"]) for body in fake.requests]
+    assert set(sent[:2]) == {prompt.token_ids for prompt in leg_prompts(data.plan, leg, "warmup")}
+    assert set(sent[2:]) == {prompt.token_ids for prompt in leg_prompts(data.plan, leg, "timed")}
+    assert {body["model"] for body in fake.requests} == {"the-only"}
+    assert (row.requests, row.failed) == (4, 0)
+
+
+def test_records_on_disk_are_the_leg(measure: Measure) -> None:
+    row, data, fake = measure(preset("instant"))
+    assert data.legs == (row,)
+    assert [request.index for request in data.requests] == [0, 1, 2, 3]
+    assert {request.completion_tokens for request in data.requests} == {6}
+    assert row.identity_before == row.identity_after == data.identities[0].digest
+    assert row.server_start_id == row.server_start_id_after == f"attached@{fake.started_at:.3f}"
+    assert row.start_ns <= min(request.sent_ns for request in data.requests)
+    assert (row.prefix_cache_hit_tokens, row.preemptions) == (0, 0)
+    assert (row.server_pid, row.server_peak_rss_bytes, row.host_load_foreign_cpu_s) == (None, None, None)
+    assert {sample.leg_id for sample in data.telemetry} == {row.leg_id}
+
+
+def test_prefix_hits_of_the_leg_alone_are_counted(measure: Measure) -> None:
+    row, _, fake = measure(preset("prefix-cache"))
+    assert row.prefix_cache_hit_tokens is not None
+    assert 0 < row.prefix_cache_hit_tokens < fake.hits
+
+
+def test_change_of_identity_in_the_leg_shows(measure: Measure) -> None:
+    row, data, _ = measure(preset("changes-version"))
+    assert row.identity_before != row.identity_after
+    assert len(data.identities) == 2
+
+
+def test_lock_lost_on_the_way_shows(measure: Measure) -> None:
+    answers = iter([True, False])
+    assert not measure(preset("instant"), held=lambda: next(answers))[0].lock_held
+
+
+@pytest.mark.parametrize("arrival", ["poisson", "constant"])
+def test_open_loop_is_paced_and_its_warm_up_is_not(measure: Measure, arrival: str) -> None:
+    _, data, _ = measure(preset("instant"), arrival=arrival, rate_per_stream=200.0)
+    due = [request.scheduled_ns for request in data.requests]
+    assert None not in due
+    assert due == sorted(due, key=lambda t: t or 0)
+    if arrival == "constant":
+        steps = {round(((b or 0) - (a or 0)) / 1e6, 3) for a, b in itertools.pairwise(due)}
+        assert steps == {2.5}
+
+
+def test_no_warm_up_means_none(measure: Measure) -> None:
+    _, _, fake = measure(preset("instant"), warmup_per_stream=0)
+    assert len(fake.requests) == 4
+
+
+def test_silent_server_is_recorded_and_not_sent_the_rest(measure: Measure) -> None:
+    row, data, fake = measure(preset("no-answer"))
+    assert (row.failed, len(fake.requests)) == (4, 2)
+    assert {request.error for request in data.requests} == {
+        "not sent, no warm-up request was answered: " + str(data.requests[0].error).split(": ", 1)[1]
+    }
+    assert all(request.end_ns is None and request.first_token_ns is None for request in data.requests)
+
+
+def test_absent_server_leaves_failed_requests_and_no_identity(tmp_path: Path) -> None:
+    plan = plan_for("http://127.0.0.1:9")
+    place = store.Store(tmp_path / "run")
+    place.create(plan, store.RunFile(run_id="r", host="h", started_at="x"))
+    row, error = run_leg(plan, plan.legs[0], Attached(plan.candidate), store=place, lock_held=lambda: True)
+    assert row.failed == row.requests == 4
+    assert row.identity_before == row.identity_after == server.UNREACHABLE
+    assert error is not None
+    assert "cannot connect" in error
+    assert store.read_run(place.folder).identities == ()
