@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -278,3 +280,11 @@ def test_the_scheme_of_every_layer_is_kept_for_the_report(make: Make) -> None:
     assert schemes["layers.0.mlp.up_proj"] is Scheme.NVFP4_PACKED
     assert schemes["layers.3.mlp.up_proj"] is Scheme.FP8_DYNAMIC
     assert schemes["layers.0.linear_attn.in_proj_b"] is Scheme.NONE
+
+
+def test_nothing_that_was_read_is_kept(make: Make) -> None:
+    weights = load(make("--layout", "bf16"))
+    read = [weakref.ref(weights.linear(name).weight) for name in weights.linears]
+    gc.collect()
+    assert len(read) == len(weights.linears)
+    assert all(tensor() is None for tensor in read)
