@@ -6,6 +6,7 @@ import hashlib
 import json
 from typing import Literal
 
+from gate.errors import PreconditionError
 from gate.observe.rows import Arm, Row
 from gate.recipe import Recipe
 from gate.workload import Phase, Prompt, leg_seed, make_prompts, prompts_digest
@@ -132,8 +133,19 @@ def leg_order(
 
 
 def leg_prompts(plan: Plan, leg: PlannedLeg, phase: Phase) -> tuple[Prompt, ...]:
-    """The prompts a leg sends, made again from the plan; both arms of one (concurrency, repetition) get the same."""
-    return _prompts(plan.recipe, plan.vocabulary, plan.seed, leg.concurrency, leg.repetition, phase)
+    """The prompts a leg sends, made again from the plan; both arms of one (concurrency, repetition) get the same.
+
+    Raises PreconditionError when they are not the planned ones: the plan was made by another version.
+    """
+    prompts = _prompts(plan.recipe, plan.vocabulary, plan.seed, leg.concurrency, leg.repetition, phase)
+    planned = leg.prompts_sha256 if phase == "timed" else leg.warmup_sha256
+    if prompts_digest(prompts) != planned:
+        raise PreconditionError(
+            f"the {phase} prompts of {leg.leg_id} have another digest than planned",
+            expected=planned[:12],
+            hint="the plan was made by another version of gate or numpy: start a new run",
+        )
+    return prompts
 
 
 def _prompts(

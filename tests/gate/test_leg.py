@@ -124,6 +124,7 @@ def test_no_warm_up_means_none(measure: Measure) -> None:
 def test_silent_server_is_recorded_and_not_sent_the_rest(measure: Measure) -> None:
     row, data, fake = measure(preset("no-answer"))
     assert (row.failed, len(fake.requests)) == (4, 2)
+    assert (row.client_cpu_s, row.client_events) == (None, None)
     assert {request.error for request in data.requests} == {
         "not sent, no warm-up request was answered: " + str(data.requests[0].error).split(": ", 1)[1]
     }

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gate import recipe as recipes
+from gate.errors import PreconditionError
 from gate.observe.rows import Arm
 from gate.plan import ArmPlan, Plan, Vocabulary, leg_order, leg_prompts, make_plan, plan_hash
 
@@ -140,6 +141,15 @@ def test_both_arms_get_the_same_prompts_and_no_prompt_comes_twice() -> None:
         assert not {0, 7} & {token for prompt in prompts for token in prompt.token_ids}
         assert not seen & {prompt.sha256 for prompt in prompts}
         seen |= {prompt.sha256 for prompt in prompts}
+
+
+@pytest.mark.parametrize("phase", ["timed", "warmup"])
+def test_prompts_that_are_not_the_planned_ones_are_refused(phase: Literal["timed", "warmup"]) -> None:
+    plan = small_plan()
+    field = "prompts_sha256" if phase == "timed" else "warmup_sha256"
+    leg = plan.legs[0].model_copy(update={field: "0" * 64})
+    with pytest.raises(PreconditionError, match=rf"the {phase} prompts of 000-candidate-c1-r0 have another digest"):
+        leg_prompts(plan, leg, phase)
 
 
 def test_leg_ids_say_what_they_are() -> None:
