@@ -76,6 +76,14 @@ def test_without_a_prior_it_is_the_textbook_paired_t() -> None:
     assert interval.df == 2
 
 
+def test_two_pairs_without_a_prior() -> None:
+    """d = 1, 3 %: s = √2 %, t(1 df) = 12.706, half width 12.706 · √2 % / √2."""
+    interval = moderated([0.01, 0.03], Band(0.01, 0.0, 0.0, "calibrated"))
+    assert interval is not None
+    assert interval.high - interval.mean == pytest.approx(0.12706, abs=1e-5)
+    assert interval.df == 1
+
+
 def test_the_prior_is_weighed_by_its_degrees_of_freedom() -> None:
     """s0 = 0.5 %, d0 = 4, s = 1 %, n = 3: s̃² = (4·0.25 + 2·1)/6 = 0.5 in (%)², standard error √(0.5/3) %."""
     interval = moderated([0.01, 0.02, 0.03], assumed(0.01))
