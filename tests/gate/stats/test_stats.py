@@ -37,6 +37,7 @@ def test_zero_is_a_broken_stamp_not_a_perfect_engine() -> None:
     assert ratio(0.0, 1.0, "lower") is None
     assert ratio(1.0, 0.0, "higher") is None
     assert log_ratios([0.0], [1.0], "lower") == ()
+    assert log_ratios([1.0], [0.0], "lower") == ()
 
 
 def test_median_ignores_what_was_not_measured() -> None:
