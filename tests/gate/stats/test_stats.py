@@ -125,3 +125,8 @@ def test_holm_never_lowers_a_p_nor_reorders(p_values: list[float]) -> None:
     assert all(a >= p for a, p in zip(result, p_values, strict=True))
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     assert [result[i] for i in order] == sorted(result)
+
+
+def test_the_ratio_is_direction_normalised() -> None:
+    assert ratio(2.0, 1.0, "higher") == 2
+    assert ratio(2.0, 1.0, "lower") == 0.5
