@@ -55,6 +55,14 @@ __device__ __forceinline__ void bulk_load(void* destination, const void* source,
         : "memory");
 }
 
+// The same without a cache hint: for what the next blocks read again.
+__device__ __forceinline__ void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(destination)),
+                 "l"(source), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 // Brings bytes into the L2 without waiting. Same alignment rules as bulk_load.
 __device__ __forceinline__ void prefetch_l2(const void* source, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");

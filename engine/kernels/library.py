@@ -45,12 +45,22 @@ def manifest(arch: str) -> dict[str, object]:
     return parsed
 
 
-def call(name: str, device: torch.device, *arguments: Tensor | int) -> None:
-    """Launch `name` on the current stream. Tensors become pointers; raises KernelError with the arguments."""
+def call(name: str, device: torch.device, *arguments: Tensor | float | None) -> None:
+    """Launch `name` on the current stream. Tensors become pointers, None a null pointer, int and float what they are.
+
+    Raises KernelError with the arguments.
+    """
     function = getattr(load(arch_of(device)), name)
     stream = torch.cuda.current_stream(device).cuda_stream
-    values = [ctypes.c_void_p(a.data_ptr()) if isinstance(a, Tensor) else ctypes.c_int(a) for a in arguments]
-    error = function(*values, ctypes.c_void_p(stream))
+    error = function(*(_c_value(a) for a in arguments), ctypes.c_void_p(stream))
     if error:
         shown = ", ".join(str(tuple(a.shape)) if isinstance(a, Tensor) else str(a) for a in arguments)
         raise KernelError(f"{name}({shown}) returned CUDA error {error}: {ERRORS.get(error, 'see cudaError_t')}")
+
+
+def _c_value(argument: Tensor | float | None) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float:
+    if argument is None:
+        return ctypes.c_void_p(None)
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)

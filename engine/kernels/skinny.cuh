@@ -10,14 +10,20 @@
 //   tile 1    [1 1 1 1|2 2 2 2 2 2]       registers; where warps meet inside a tile, each leaves its part in shared memory
 //   tile 2    [2|3 3 3 3 3 3 3|4 4]       and, after one barrier at the end, the parts are added in the order of k.
 //
+// Many tokens do not fit beside the ring. The block then makes several passes: windows of its tiles, and in each window
+// phases of its K, with only the phase's x in shared memory and the window's sums waiting there between phases. The ring
+// knows no passes, so memory stays busy while the warps change over.
+//
 // Rejected: units dealt out in turn (every tile is then a meeting of all warps: 3.3 instead of 3.9 TB/s on lm_head); a
 // producer warp with block-wide stages (a block-wide barrier per stage, and consumers wait for the slowest); atomics
-// across blocks (the order of additions, and so the result, would change from run to run).
+// across blocks (the order of additions, and so the result, would change from run to run); groups of tokens in separate
+// blocks that share w through the L2 (the multiply, not the memory, then bounds: 59 us for gate_up at 16 tokens).
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include "async.cuh"
+#include "launch.cuh"
 
 namespace engine {
 
@@ -32,14 +38,6 @@ enum class Epilogue : int {
     SWIGLU = 2,   // rows g, g + 8 of a tile are gate, up: bf16 [m][n / 2]; one slice only
 };
 
-// The next product in the step, so that this one can warm the L2 with the start of its weights. By value in the launch.
-struct NextProduct {
-    const uint8_t* weight;    // null: nothing to warm
-    int tiles, units_k, unit_bytes;
-    int slices, blocks;       // of the next launch, which has the same number of warps per block
-    int units;                // per warp
-};
-
 struct SkinnyArgs {
     const uint8_t* weight;    // units, [n / 16][k / UNIT_K][UNIT_BYTES]
     const float* row_scale;   // [n]
@@ -47,24 +45,33 @@ struct SkinnyArgs {
     void* out;
     int m, n, k;
     int slices;               // parts of K, one block column each
+    int phases;               // parts of a block's slice of K
+    int windows;              // parts of a block's row tiles
     int depth;                // units in flight per warp; chosen at launch from the shared memory that is left
-    NextProduct next;
 };
 
-template <class W>
+// Per block. Half as many where shared memory is scarce: their rings and parts would leave no room for x, and sm_121a has
+// an eighth of the bandwidth per multiprocessor to keep up with.
+constexpr int WARPS = MAX_SHARED_BYTES < 128 * 1024 ? 8 : 16;
+
+// Shared memory in order: ring, sums that wait between phases, barriers, then x and, once x is no longer read, the parts
+// of tiles in which warps met. With a single pass the parts have a place of their own, which saves a barrier.
+template <class W, int MT>
 struct SkinnyShared {
-    // Bytes of one token's row in shared memory; the padding makes the 8 lanes of a 16-byte phase hit distinct banks.
-    static __host__ __device__ int row_bytes(int slice_k) { return slice_k * W::X_BYTES + W::X_PAD; }
-    static __host__ __device__ size_t x_bytes(int m, int slice_k) { return size_t(m) * row_bytes(slice_k); }
+    static constexpr size_t TILE_BYTES = size_t(MT) * 32 * LANE_SUMS * sizeof(float);
     // A warp's run can end inside two tiles at most: its first and its last.
-    static __host__ __device__ size_t part_bytes(int tiles_m, int warps) {
-        return size_t(2) * warps * tiles_m * 32 * LANE_SUMS * sizeof(float);
+    static constexpr size_t PART_BYTES = 2 * WARPS * TILE_BYTES;
+    size_t sums, barriers, parts, x, total;
+    __host__ __device__ SkinnyShared(int tokens, int phase_k, int window_tiles, bool phased, int depth) {
+        sums = size_t(WARPS) * depth * W::UNIT_BYTES;
+        barriers = sums + (phased ? window_tiles * TILE_BYTES : 0);
+        parts = barriers + (WARPS * depth + 2) * sizeof(uint64_t);   // one per stage, one for x, and padding to 16 bytes
+        x = parts + (phased ? 0 : PART_BYTES);
+        const size_t x_bytes = size_t(tokens) * row_bytes(phase_k);
+        total = x + (phased && x_bytes < PART_BYTES ? PART_BYTES : x_bytes);
     }
-    static __host__ __device__ size_t ring_bytes(int warps, int depth) { return size_t(warps) * depth * W::UNIT_BYTES; }
-    static __host__ __device__ size_t barrier_bytes(int warps, int depth) { return size_t(warps) * depth * 8; }
-    static __host__ __device__ size_t total(int m, int tiles_m, int slice_k, int warps, int depth) {
-        return ring_bytes(warps, depth) + x_bytes(m, slice_k) + part_bytes(tiles_m, warps) + barrier_bytes(warps, depth);
-    }
+    // Bytes of one token's row; the padding makes the 8 lanes of a 16-byte access hit distinct banks.
+    static __host__ __device__ int row_bytes(int columns) { return columns * W::X_BYTES + W::X_PAD; }
 };
 
 // Where share `index` of `parts` nearly equal shares of `total` begins. 32 bits are enough for every count here (tiles x
@@ -78,38 +85,25 @@ __device__ __forceinline__ int share_owner(int total, int parts, int item) {
     return int(((unsigned(item) + 1) * unsigned(parts) - 1) / unsigned(total));
 }
 
-// Asks for the start of the run that this block's warp of the next launch will stream, where it has one. DRAM would
-// otherwise idle from here until that launch's own first copies: through this one's tail and the small kernels between.
-template <int WARPS>
-__device__ __forceinline__ void warm_next(const NextProduct& next, int warp) {
-    const int block = blockIdx.x + gridDim.x * blockIdx.y;
-    if (next.weight == nullptr || block >= next.blocks * next.slices) return;
-    const int column = block % next.blocks, slice = block / next.blocks;
-    const int unit_begin = share_begin(next.units_k, next.slices, slice);
-    const int units = share_begin(next.units_k, next.slices, slice + 1) - unit_begin;
-    const int tile_begin = share_begin(next.tiles, next.blocks, column);
-    const int total = (share_begin(next.tiles, next.blocks, column + 1) - tile_begin) * units;
-    const int begin = share_begin(total, WARPS, warp), end = min(share_begin(total, WARPS, warp + 1), begin + next.units);
-    for (int unit = begin; unit < end;) {
-        const int in_tile = unit % units, count = min(end - unit, units - in_tile);
-        prefetch_l2(next.weight + (size_t(tile_begin + unit / units) * next.units_k + unit_begin + in_tile) * next.unit_bytes,
-                    count * next.unit_bytes);
-        unit += count;
-    }
+// The two row scales that this lane's sums of `tile` need. Loaded a tile ahead of their use: they come from DRAM.
+template <class W>
+__device__ __forceinline__ float2 row_scales(const SkinnyArgs& args, int tile, int lane) {
+    const float* scale = args.row_scale + tile * TILE_ROWS + lane / 4;
+    return make_float2(__ldg(scale) * W::EPILOGUE_SCALE, __ldg(scale + 8) * W::EPILOGUE_SCALE);
 }
 
 // Scales a finished tile and writes it. Lane 4g + t holds rows g and g + 8 of tokens 2t and 2t + 1.
-template <class W, int MT, Epilogue E>
-__device__ __forceinline__ void write_tile(const SkinnyArgs& args, int slice, int tile, int lane, const float (&sums)[MT][LANE_SUMS]) {
+template <int MT, Epilogue E>
+__device__ __forceinline__ void write_tile(const SkinnyArgs& args, int slice, int tile, int lane,
+                                           float2 scales, const float4 (&sums)[MT]) {
     const int row = tile * TILE_ROWS + lane / 4;
-    const float low = args.row_scale[row] * W::EPILOGUE_SCALE, high = args.row_scale[row + 8] * W::EPILOGUE_SCALE;
 #pragma unroll
     for (int i = 0; i < MT; i++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const int token = i * TOKENS + (lane % 4) * 2 + j;
             if (token >= args.m) continue;
-            const float a = sums[i][j] * low, b = sums[i][2 + j] * high;
+            const float a = (j ? sums[i].y : sums[i].x) * scales.x, b = (j ? sums[i].w : sums[i].z) * scales.y;
             if constexpr (E == Epilogue::PARTIAL) {
                 float* plane = static_cast<float*>(args.out) + (size_t(slice) * args.m + token) * args.n;
                 plane[row] = a, plane[row + 8] = b;
@@ -120,151 +114,237 @@ __device__ __forceinline__ void write_tile(const SkinnyArgs& args, int slice, in
                 // gate and up are rounded to bf16 before the product, as the unfused chain rounds them
                 const float gate = __bfloat162float(__float2bfloat16(a)), up = __bfloat162float(__float2bfloat16(b));
                 const float silu = __bfloat162float(__float2bfloat16(gate / (1.f + __expf(-gate))));
-                static_cast<__nv_bfloat16*>(args.out)[size_t(token) * (args.n / 2) + (row + lane / 4) / 2] =
+                static_cast<__nv_bfloat16*>(args.out)[size_t(token) * (args.n / 2) + tile * (TILE_ROWS / 2) + lane / 4] =
                     __float2bfloat16(silu * up);
             }
         }
 }
 
-template <class W, int MT, int WARPS, Epilogue E>
+// One window of the block's tiles by one phase of its columns, and the run of units in it that is this warp's.
+struct Pass {
+    int tile_begin, tiles, unit_begin, units;   // units: per tile
+    int begin, end;                             // of tiles * units
+    bool first_phase, last_phase;
+};
+
+template <class W>
+__device__ __forceinline__ Pass pass_of(const SkinnyArgs& args, int index, int warp) {
+    const int window = index / args.phases, phase = index - window * args.phases;
+    const int block_tiles = share_begin(args.n / TILE_ROWS, gridDim.x, blockIdx.x);
+    const int tiles = share_begin(args.n / TILE_ROWS, gridDim.x, blockIdx.x + 1) - block_tiles;
+    const int slice_units = share_begin(args.k / W::UNIT_K, args.slices, blockIdx.y);
+    const int units = share_begin(args.k / W::UNIT_K, args.slices, blockIdx.y + 1) - slice_units;
+    Pass pass;
+    pass.tile_begin = block_tiles + share_begin(tiles, args.windows, window);
+    pass.tiles = block_tiles + share_begin(tiles, args.windows, window + 1) - pass.tile_begin;
+    pass.unit_begin = slice_units + share_begin(units, args.phases, phase);
+    pass.units = slice_units + share_begin(units, args.phases, phase + 1) - pass.unit_begin;
+    pass.begin = share_begin(pass.tiles * pass.units, WARPS, warp);
+    pass.end = share_begin(pass.tiles * pass.units, WARPS, warp + 1);
+    pass.first_phase = phase == 0, pass.last_phase = phase == args.phases - 1;
+    return pass;
+}
+
+template <class W, int MT, bool PHASED, Epilogue E>
 __global__ void __launch_bounds__(WARPS * 32, 1) skinny_kernel(const SkinnyArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, depth = args.depth;
-    const int slice = blockIdx.y;
-    const int units_k = args.k / W::UNIT_K;
-    const int unit_begin = share_begin(units_k, args.slices, slice);
-    const int units = share_begin(units_k, args.slices, slice + 1) - unit_begin;   // per tile
-    const int slice_k = units * W::UNIT_K;
-    const int max_slice_k = (units_k + args.slices - 1) / args.slices * W::UNIT_K;
-    const int tile_begin = share_begin(args.n / TILE_ROWS, gridDim.x, blockIdx.x);
-    const int tiles = share_begin(args.n / TILE_ROWS, gridDim.x, blockIdx.x + 1) - tile_begin;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, depth = args.depth, slice = blockIdx.y;
+    const int units_k = args.k / W::UNIT_K, passes = PHASED ? args.phases * args.windows : 1;
+    Pass pass = pass_of<W>(args, 0, warp);
 
-    using Layout = SkinnyShared<W>;
+    const int most_units = (units_k + args.slices - 1) / args.slices, phase_units = (most_units + args.phases - 1) / args.phases;
+    const int most_tiles = (args.n / TILE_ROWS + gridDim.x - 1) / gridDim.x, window_tiles = (most_tiles + args.windows - 1) / args.windows;
+    const SkinnyShared<W, MT> layout(args.m, phase_units * W::UNIT_K, window_tiles, PHASED, depth);
     uint8_t* ring = shared + size_t(warp) * depth * W::UNIT_BYTES;
-    uint8_t* x_shared = shared + Layout::ring_bytes(WARPS, depth);
-    float4* parts = reinterpret_cast<float4*>(x_shared + Layout::x_bytes(args.m, max_slice_k));
-    uint64_t* full = reinterpret_cast<uint64_t*>(reinterpret_cast<uint8_t*>(parts) + Layout::part_bytes(MT, WARPS)) + warp * depth;
+    float4* waiting = reinterpret_cast<float4*>(shared + layout.sums);
+    uint64_t* x_arrived = reinterpret_cast<uint64_t*>(shared + layout.barriers);
+    uint64_t* full = x_arrived + 2 + warp * depth;
+    float4* parts = reinterpret_cast<float4*>(shared + layout.parts);
+    uint8_t* x_shared = shared + layout.x;
 
-    const int total_units = tiles * units;
-    const int begin = share_begin(total_units, WARPS, warp), end = share_begin(total_units, WARPS, warp + 1);
+    // Units are fetched in the order they are consumed, across passes. Lane 0 alone keeps these.
     const uint64_t policy = evict_first_policy();
-    // Units are fetched in the order they are consumed. Consecutive units of a slice are contiguous but where it ends.
-    int next_unit = begin, next_column = begin % units;
-    const uint8_t* next = args.weight + (size_t(tile_begin + begin / units) * units_k + unit_begin + next_column) * W::UNIT_BYTES;
+    Pass ahead = pass;
+    int next_pass = 0, next_unit = 0, next_column = 0;
+    const uint8_t* next = nullptr;
+    auto open_pass = [&] {
+        next_unit = ahead.begin, next_column = ahead.begin % ahead.units;
+        next = args.weight + (size_t(ahead.tile_begin + ahead.begin / ahead.units) * units_k + ahead.unit_begin + next_column) * W::UNIT_BYTES;
+    };
     auto fetch = [&](int stage) {
         barrier_expect_bytes(full + stage, W::UNIT_BYTES);
         bulk_load(ring + stage * W::UNIT_BYTES, next, W::UNIT_BYTES, full + stage, policy);
         next_unit++, next += W::UNIT_BYTES;
-        if (++next_column == units) next_column = 0, next += size_t(units_k - units) * W::UNIT_BYTES;
+        if (++next_column == ahead.units) next_column = 0, next += size_t(units_k - ahead.units) * W::UNIT_BYTES;
+        if constexpr (PHASED)
+            while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W>(args, next_pass, warp), open_pass();
     };
     if (lane == 0) {
         for (int i = 0; i < depth; i++) barrier_init(full + i, 1);
+        if (warp == 0) barrier_init(x_arrived, 1);
         barrier_init_fence();
-        for (int i = 0; i < depth && next_unit < end; i++) fetch(i);
-    }
-
-    // Weights are on their way; x is the previous kernel's output.
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-    const int row_bytes = Layout::row_bytes(slice_k), row_chunks = slice_k * W::X_BYTES / 16;
-    for (int i = threadIdx.x; i < args.m * row_chunks; i += WARPS * 32) {
-        const int token = i / row_chunks, chunk = i - token * row_chunks;
-        const size_t offset = (size_t(token) * args.k + size_t(unit_begin) * W::UNIT_K) * W::X_BYTES + chunk * 16;
-        *reinterpret_cast<uint4*>(x_shared + token * row_bytes + chunk * 16) =
-            *reinterpret_cast<const uint4*>(static_cast<const uint8_t*>(args.x) + offset);
+        open_pass();
+        if constexpr (PHASED)
+            while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W>(args, next_pass, warp), open_pass();
+        for (int i = 0; i < depth && next_unit < ahead.end; i++) fetch(i);
+        if (warp == WARPS - 1) prefetch_l2(args.row_scale + pass.tile_begin * TILE_ROWS, pass.tiles * TILE_ROWS * sizeof(float));
     }
     __syncthreads();
 
-    // A column of the product depends on its own token alone, so columns past m may multiply any finite row: the last.
-    int token_row[MT];
-#pragma unroll
-    for (int i = 0; i < MT; i++) token_row[i] = min(i * TOKENS + lane / 4, args.m - 1) * row_bytes;
-
-    float sums[MT][LANE_SUMS];
-    auto part = [&](int owner, bool last, int i) -> float4& { return parts[((owner * 2 + last) * MT + i) * 32 + lane]; };
+    // Weights are on their way; x is the previous kernel's output. One warp waits for that kernel and copies x, and all
+    // others follow through the barrier, so none writes `out` while the previous kernel may still read it.
+    auto load_x = [&] {
+        const int bytes = pass.units * W::UNIT_K * W::X_BYTES;
+        if (lane == 0) barrier_expect_bytes(x_arrived, args.m * bytes);
+        __syncwarp();
+        if (lane < args.m)
+            bulk_load(x_shared + lane * layout.row_bytes(pass.units * W::UNIT_K),
+                      static_cast<const uint8_t*>(args.x) + (size_t(lane) * args.k + size_t(pass.unit_begin) * W::UNIT_K) * W::X_BYTES,
+                      bytes, x_arrived);
+    };
+    if (warp == 0) {
+        wait_for_previous_kernel();
+        load_x();
+    }
+    let_next_kernel_start();
 
     int stage = 0, parity = 0;
-    for (int unit = begin; unit < end;) {
-        const int tile = unit / units, tile_end = min((tile + 1) * units, end);
-        const bool whole = unit == tile * units && tile_end == (tile + 1) * units;
-        const bool last = unit != begin;
-        int column = unit - tile * units;
+    for (int index = 0; index < passes; index++) {
+        const int total_units = pass.tiles * pass.units, units = pass.units;
+        barrier_wait(x_arrived, index % 2);
+        // A column of the product depends on its own token alone, so columns past the last may multiply any finite row.
+        int token_row[MT];
 #pragma unroll
-        for (int i = 0; i < MT; i++)
-#pragma unroll
-            for (int j = 0; j < LANE_SUMS; j++) sums[i][j] = 0.f;
-        for (; unit < tile_end; unit++, column++) {
-            barrier_wait(full + stage, parity);
-            W::template multiply<MT>(ring + stage * W::UNIT_BYTES, x_shared + column * W::UNIT_K * W::X_BYTES, token_row, lane, sums);
-            __syncwarp();   // every lane has read the stage before it is refilled
-            if (lane == 0) {
-                if (next_unit < end) fetch(stage);
-                else if (next_unit++ == end) warm_next<WARPS>(args.next, warp);
-            }
-            if (++stage == depth) stage = 0, parity ^= 1;
-        }
-        if (whole) {
-            write_tile<W, MT, E>(args, slice, tile_begin + tile, lane, sums);
-        } else {
-#pragma unroll
-            for (int i = 0; i < MT; i++) part(warp, last, i) = make_float4(sums[i][0], sums[i][1], sums[i][2], sums[i][3]);
-        }
-    }
-    __syncthreads();
+        for (int i = 0; i < MT; i++) token_row[i] = min(i * TOKENS + lane / 4, args.m - 1) * layout.row_bytes(units * W::UNIT_K);
 
-    // Tiles in which warps met, one per warp in turn. The first contributor holds the tile's start.
-    for (int tile = warp; tile < tiles; tile += WARPS) {
-        const int first = share_owner(total_units, WARPS, tile * units), final = share_owner(total_units, WARPS, (tile + 1) * units - 1);
-        if (first == final) continue;
+        float4 sums[MT], first[MT];   // first: of the run's first tile, where another warp began it
+        float2 scales;
+        auto finish = [&](int tile) {
+            if constexpr (PHASED) {
+                float4* kept = waiting + size_t(tile) * MT * 32 + lane;
+#pragma unroll
+                for (int i = 0; i < MT; i++) {
+                    if (!pass.first_phase) {
+                        const float4 k = kept[i * 32];
+                        sums[i].x += k.x, sums[i].y += k.y, sums[i].z += k.z, sums[i].w += k.w;
+                    }
+                    if (!pass.last_phase) kept[i * 32] = sums[i];
+                }
+                if (!pass.last_phase) return;
+            }
+            write_tile<MT, E>(args, slice, pass.tile_begin + tile, lane, scales, sums);
+        };
+        bool has_first = false, has_last = false;
+        for (int unit = pass.begin; unit < pass.end;) {
+            const int tile = unit / units, tile_end = min((tile + 1) * units, pass.end);
+            const bool whole = unit == tile * units && tile_end == (tile + 1) * units;
+            const bool at_begin = unit == pass.begin;
+            scales = row_scales<W>(args, pass.tile_begin + tile, lane);
+            int column = unit - tile * units;
+            // Of one group of tokens two sums, so that a multiply-add need not wait for the one before.
+            constexpr int CHAINS = MT == 1 ? 2 : 1;
+            float chains[CHAINS][MT][LANE_SUMS] = {};
+            for (; unit < tile_end; unit++, column++) {
+                barrier_wait(full + stage, parity);
+                W::template multiply<CHAINS>(ring + stage * W::UNIT_BYTES, x_shared + column * W::UNIT_K * W::X_BYTES, token_row, lane, chains);
+                __syncwarp();   // every lane has read the stage before it is refilled
+                if (lane == 0 && next_unit < ahead.end) fetch(stage);
+                if (++stage == depth) stage = 0, parity ^= 1;
+            }
+#pragma unroll
+            for (int i = 0; i < MT; i++) {
+                sums[i] = make_float4(chains[0][i][0], chains[0][i][1], chains[0][i][2], chains[0][i][3]);
+                if constexpr (CHAINS == 2)
+                    sums[i].x += chains[1][i][0], sums[i].y += chains[1][i][1], sums[i].z += chains[1][i][2], sums[i].w += chains[1][i][3];
+            }
+            if (whole) {
+                finish(tile);
+            } else if (at_begin) {
+                has_first = true;
+#pragma unroll
+                for (int i = 0; i < MT; i++) first[i] = sums[i];
+            } else {
+                has_last = true;
+            }
+        }
+
+        // Tiles in which warps met, one per warp in turn.
+        auto part = [&](int owner, bool last, int i) -> float4& { return parts[((owner * 2 + last) * MT + i) * 32 + lane]; };
+        if constexpr (PHASED) __syncthreads();   // the parts lie where x was
 #pragma unroll
         for (int i = 0; i < MT; i++) {
-            float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-            for (int owner = first; owner <= final; owner++) {
-                const int run = share_begin(total_units, WARPS, owner);
-                if (run == share_begin(total_units, WARPS, owner + 1)) continue;   // fewer units than warps
-                const float4 p = part(owner, run < tile * units, i);
-                sum.x += p.x, sum.y += p.y, sum.z += p.z, sum.w += p.w;
-            }
-            sums[i][0] = sum.x, sums[i][1] = sum.y, sums[i][2] = sum.z, sums[i][3] = sum.w;
+            if (has_first) part(warp, false, i) = first[i];
+            if (has_last) part(warp, true, i) = sums[i];
         }
-        write_tile<W, MT, E>(args, slice, tile_begin + tile, lane, sums);
+        scales = row_scales<W>(args, pass.tile_begin + min(warp, pass.tiles - 1), lane);
+        __syncthreads();
+        for (int tile = warp; tile < pass.tiles; tile += WARPS) {
+            const int begin = share_owner(total_units, WARPS, tile * units), end = share_owner(total_units, WARPS, (tile + 1) * units - 1);
+            if (tile != warp) scales = row_scales<W>(args, pass.tile_begin + tile, lane);
+            if (begin == end) continue;
+#pragma unroll
+            for (int i = 0; i < MT; i++) {
+                sums[i] = make_float4(0.f, 0.f, 0.f, 0.f);
+                for (int owner = begin; owner <= end; owner++) {
+                    const int run = share_begin(total_units, WARPS, owner);
+                    if (run == share_begin(total_units, WARPS, owner + 1)) continue;   // fewer units than warps
+                    const float4 p = part(owner, run < tile * units, i);
+                    sums[i].x += p.x, sums[i].y += p.y, sums[i].z += p.z, sums[i].w += p.w;
+                }
+            }
+            finish(tile);
+        }
+        if (PHASED && index + 1 < passes) {
+            pass = pass_of<W>(args, index + 1, warp);
+            __syncthreads();   // the parts have been read
+            if (warp == 0) load_x();
+        }
     }
 }
 
-constexpr size_t MAX_SHARED_BYTES =
-#ifdef ENGINE_MAX_SHARED_BYTES
-    ENGINE_MAX_SHARED_BYTES;
-#else
-    227 * 1024;   // sm_90
+#ifndef ENGINE_MAX_DEPTH
+#define ENGINE_MAX_DEPTH 3
 #endif
-constexpr int MAX_DEPTH = 3;   // measured: 2 and 3 are best, deeper rings delay the tokens behind their own burst
+constexpr int MAX_DEPTH = ENGINE_MAX_DEPTH;   // measured: 2 and 3 are best, deeper rings delay the tokens behind their own burst
 
-// Launches over `blocks` x slices; `dependent` lets it start while its predecessor drains. cudaErrorInvalidConfiguration
-// when not even one unit per warp fits beside the tokens: ask for more slices.
-template <class W, int MT, int WARPS, Epilogue E>
-cudaError_t launch_skinny(SkinnyArgs args, int blocks, bool dependent, cudaStream_t stream) {
-    const int units_k = args.k / W::UNIT_K;
-    const int max_slice_k = (units_k + args.slices - 1) / args.slices * W::UNIT_K;
-    auto bytes = [&](int depth) { return SkinnyShared<W>::total(args.m, MT, max_slice_k, WARPS, depth); };
+// Launches over `blocks` x slices. cudaErrorInvalidConfiguration when not even one unit per warp fits beside the tokens:
+// ask for more phases or windows.
+template <class W, int MT, bool PHASED, Epilogue E>
+cudaError_t launch_skinny(SkinnyArgs args, int blocks, bool dependent, void* stream) {
+    const int units_k = args.k / W::UNIT_K, most_units = (units_k + args.slices - 1) / args.slices;
+    const int most_tiles = (args.n / TILE_ROWS + blocks - 1) / blocks;
+    auto bytes = [&](int depth) {
+        return SkinnyShared<W, MT>(args.m, (most_units + args.phases - 1) / args.phases * W::UNIT_K,
+                                   (most_tiles + args.windows - 1) / args.windows, PHASED, depth).total;
+    };
     args.depth = MAX_DEPTH;
     while (args.depth > 0 && bytes(args.depth) > MAX_SHARED_BYTES) args.depth--;
     if (args.depth == 0) return cudaErrorInvalidConfiguration;
-    auto kernel = skinny_kernel<W, MT, WARPS, E>;
+    auto kernel = skinny_kernel<W, MT, PHASED, E>;
     if (cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(MAX_SHARED_BYTES)))
         return error;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(blocks, args.slices);
-    config.blockDim = dim3(WARPS * 32);
     // One block per multiprocessor: under dependent launch a second one would settle wherever a multiprocessor happens to
     // be free first, and leave others without (measured: 104 instead of 78 us per layer).
-    config.dynamicSmemBytes = bytes(args.depth) > MAX_SHARED_BYTES / 2 ? bytes(args.depth) : MAX_SHARED_BYTES / 2 + 1024;
-    config.stream = stream;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute;
-    config.numAttrs = dependent ? 1 : 0;
-    return cudaLaunchKernelEx(&config, kernel, args);
+    const size_t shared = bytes(args.depth) > MAX_SHARED_BYTES / 2 ? bytes(args.depth) : MAX_SHARED_BYTES / 2 + 1024;
+    return launch(kernel, dim3(blocks, args.slices), WARPS * 32, shared, dependent, stream, args);
+}
+
+// The instantiation for this many tokens.
+template <class W, Epilogue E>
+cudaError_t dispatch_skinny(const SkinnyArgs& args, int blocks, bool dependent, void* stream) {
+    const bool phased = args.phases * args.windows > 1;
+    if (args.m <= TOKENS) return phased ? launch_skinny<W, 1, true, E>(args, blocks, dependent, stream) : launch_skinny<W, 1, false, E>(args, blocks, dependent, stream);
+    if (args.m <= 2 * TOKENS) return phased ? launch_skinny<W, 2, true, E>(args, blocks, dependent, stream) : launch_skinny<W, 2, false, E>(args, blocks, dependent, stream);
+    return phased ? launch_skinny<W, 4, true, E>(args, blocks, dependent, stream) : launch_skinny<W, 4, false, E>(args, blocks, dependent, stream);
+}
+
+// Whether a shape and its cut are inside the contract.
+template <class W>
+bool valid_skinny(const SkinnyArgs& args, int blocks, Epilogue epilogue) {
+    if (args.m < 1 || args.m > 4 * TOKENS || args.n % TILE_ROWS || args.k % W::UNIT_K || args.slices < 1 || blocks < 1) return false;
+    const int units = args.k / W::UNIT_K / args.slices, tiles = args.n / TILE_ROWS / blocks;   // of the least block
+    return args.phases >= 1 && args.phases <= units && args.windows >= 1 && args.windows <= tiles &&
+           (epilogue == Epilogue::PARTIAL || args.slices == 1);
 }
 
 }  // namespace engine

@@ -43,12 +43,12 @@ struct W4A16 {
         return __byte_perm(bytes, 0, 0x4040 | index | index << 8) * 16u + 0x70007000u;
     }
 
-    template <int MT>
+    template <int CHAINS, int MT>
     static __device__ __forceinline__ void multiply(const uint8_t* unit, const uint8_t* x, const int (&token_row)[MT], int lane,
-                                                    float (&sums)[MT][LANE_SUMS]) {
+                                                    float (&sums)[CHAINS][MT][LANE_SUMS]) {
         const uint2 scales = reinterpret_cast<const uint2*>(unit + 2048)[lane];
         const uint8_t* columns = x + (lane % 4) * 32;
-#pragma unroll
+#pragma unroll(MT == 4 ? 1 : 4)   // 32 tokens have work enough in one, and would spill
         for (int part = 0; part < 4; part++) {   // 64 columns each
             const uint4 codes = reinterpret_cast<const uint4*>(unit)[part * 32 + lane];
             const uint32_t pair = part < 2 ? scales.x : scales.y;
@@ -71,7 +71,7 @@ struct W4A16 {
 #pragma unroll
                 for (int i = 0; i < MT; i++) {
                     const uint4 t = tokens[i][step / 2];
-                    mma_bf16(sums[i], a, step % 2 ? t.z : t.x, step % 2 ? t.w : t.y);
+                    mma_bf16(sums[step % CHAINS][i], a, step % 2 ? t.z : t.x, step % 2 ? t.w : t.y);
                 }
             }
         }
@@ -81,24 +81,17 @@ struct W4A16 {
 }  // namespace
 }  // namespace engine
 
-// epilogue: engine::Epilogue. Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract.
+// epilogue: engine::Epilogue. slices, phases: parts of k; blocks: per slice; windows: parts of a block's row tiles.
+// Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract.
 extern "C" int engine_w4a16_skinny(const void* weight, const float* row_scale, const void* x, void* out, int m, int n, int k,
-                                   int slices, int blocks, int epilogue, int dependent, const void* next, void* stream) {
+                                   int slices, int blocks, int phases, int windows, int epilogue, int dependent, void* stream) {
     using namespace engine;
-    if (m < 1 || m > 32 || n % TILE_ROWS || k % W4A16::UNIT_K || slices < 1 || slices > k / W4A16::UNIT_K || blocks < 1 ||
-        blocks > n / TILE_ROWS || (epilogue != 0 && slices != 1))
-        return cudaErrorInvalidValue;
-    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, 0, next ? *static_cast<const NextProduct*>(next) : NextProduct{}};
-    cudaStream_t s = static_cast<cudaStream_t>(stream);
-#define ENGINE_SKINNY(MT, WARPS)                                                                               \
-    switch (epilogue) {                                                                                              \
-        case 0: return launch_skinny<W4A16, MT, WARPS, Epilogue::PARTIAL>(args, blocks, dependent, s);         \
-        case 1: return launch_skinny<W4A16, MT, WARPS, Epilogue::BF16>(args, blocks, dependent, s);            \
-        case 2: return launch_skinny<W4A16, MT, WARPS, Epilogue::SWIGLU>(args, blocks, dependent, s);          \
-    }                                                                                                                \
-    return cudaErrorInvalidValue
-    if (m <= 8) { ENGINE_SKINNY(1, 16); }
-    if (m <= 16) { ENGINE_SKINNY(2, 16); }
-    ENGINE_SKINNY(4, 8);
-#undef ENGINE_SKINNY
+    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, phases, windows, 0};
+    if (!valid_skinny<W4A16>(args, blocks, Epilogue(epilogue))) return cudaErrorInvalidValue;
+    switch (Epilogue(epilogue)) {
+        case Epilogue::PARTIAL: return dispatch_skinny<W4A16, Epilogue::PARTIAL>(args, blocks, dependent, stream);
+        case Epilogue::BF16: return dispatch_skinny<W4A16, Epilogue::BF16>(args, blocks, dependent, stream);
+        case Epilogue::SWIGLU: return dispatch_skinny<W4A16, Epilogue::SWIGLU>(args, blocks, dependent, stream);
+        default: return cudaErrorInvalidValue;
+    }
 }

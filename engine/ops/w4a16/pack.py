@@ -76,3 +76,20 @@ def unpack(units: Tensor) -> tuple[Tensor, Tensor]:
     bytes_ = bytes_.reshape(tiles * UNIT_ROWS, columns * UNIT_K // 16)
     scales = torch.ldexp(1 + (bytes_ & 7).float() / 8, (bytes_ >> 3) - 10)
     return codes, scales.masked_fill(bytes_ == 0, 0.0)
+
+
+def interleave(gate: Tensor, up: Tensor) -> Tensor:
+    """[n, ...] each -> [2n, ...] with 8 rows of gate, then 8 of up, and so on: what the SwiGLU epilogue expects.
+
+    For codes, block scales and row scales alike. n must be a multiple of 8, else ValueError.
+    """
+    if gate.shape != up.shape or gate.shape[0] % 8:
+        raise ValueError(f"w4a16: gate {list(gate.shape)}, up {list(up.shape)}; expected equal, rows a multiple of 8")
+    eights = (gate.shape[0] // 8, 8, *gate.shape[1:])
+    pairs = torch.stack((_bytes(gate).view(eights), _bytes(up).view(eights)), dim=1)
+    return pairs.flatten(0, 2).view(gate.dtype)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    # Not every operator has a float8 form; bytes move the same.
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor

@@ -21,19 +21,19 @@ struct W8A8 {
     static constexpr int X_PAD = 64;
     static constexpr float EPILOGUE_SCALE = 1.f;
 
-    template <int MT>
+    template <int CHAINS, int MT>
     static __device__ __forceinline__ void multiply(const uint8_t* unit, const uint8_t* x, const int (&token_row)[MT], int lane,
-                                                    float (&sums)[MT][LANE_SUMS]) {
+                                                    float (&sums)[CHAINS][MT][LANE_SUMS]) {
         const uint8_t* columns = x + (lane % 4) * 16;
-#pragma unroll
+#pragma unroll(MT == 1 ? 2 : 1)   // more tokens have work enough in one, and would spill
         for (int part = 0; part < 2; part++) {   // 64 columns each
             const uint4 low = reinterpret_cast<const uint4*>(unit)[(part * 2 + 0) * 32 + lane];
             const uint4 high = reinterpret_cast<const uint4*>(unit)[(part * 2 + 1) * 32 + lane];
 #pragma unroll
             for (int i = 0; i < MT; i++) {
                 const uint4 t = *reinterpret_cast<const uint4*>(columns + token_row[i] + part * 64);
-                mma_e4m3(sums[i], low.x, high.x, low.y, high.y, t.x, t.y);
-                mma_e4m3(sums[i], low.z, high.z, low.w, high.w, t.z, t.w);
+                mma_e4m3(sums[0][i], low.x, high.x, low.y, high.y, t.x, t.y);
+                mma_e4m3(sums[CHAINS - 1][i], low.z, high.z, low.w, high.w, t.z, t.w);
             }
         }
     }
@@ -42,23 +42,16 @@ struct W8A8 {
 }  // namespace
 }  // namespace engine
 
-// epilogue: engine::Epilogue. Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract.
+// epilogue: engine::Epilogue. slices, phases: parts of k; blocks: per slice; windows: parts of a block's row tiles.
+// Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract.
 extern "C" int engine_w8a8_skinny(const void* weight, const float* row_scale, const void* x, void* out, int m, int n, int k,
-                                  int slices, int blocks, int epilogue, int dependent, const void* next, void* stream) {
+                                   int slices, int blocks, int phases, int windows, int epilogue, int dependent, void* stream) {
     using namespace engine;
-    if (m < 1 || m > 32 || n % TILE_ROWS || k % W8A8::UNIT_K || slices < 1 || slices > k / W8A8::UNIT_K || blocks < 1 ||
-        blocks > n / TILE_ROWS || (epilogue != 0 && slices != 1) || epilogue == 2)
-        return cudaErrorInvalidValue;
-    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, 0, next ? *static_cast<const NextProduct*>(next) : NextProduct{}};
-    cudaStream_t s = static_cast<cudaStream_t>(stream);
-#define ENGINE_SKINNY(MT, WARPS)                                                                               \
-    switch (epilogue) {                                                                                              \
-        case 0: return launch_skinny<W8A8, MT, WARPS, Epilogue::PARTIAL>(args, blocks, dependent, s);          \
-        case 1: return launch_skinny<W8A8, MT, WARPS, Epilogue::BF16>(args, blocks, dependent, s);             \
-    }                                                                                                                \
-    return cudaErrorInvalidValue
-    if (m <= 8) { ENGINE_SKINNY(1, 16); }
-    if (m <= 16) { ENGINE_SKINNY(2, 16); }
-    ENGINE_SKINNY(4, 8);
-#undef ENGINE_SKINNY
+    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, phases, windows, 0};
+    if (!valid_skinny<W8A8>(args, blocks, Epilogue(epilogue))) return cudaErrorInvalidValue;
+    switch (Epilogue(epilogue)) {
+        case Epilogue::PARTIAL: return dispatch_skinny<W8A8, Epilogue::PARTIAL>(args, blocks, dependent, stream);
+        case Epilogue::BF16: return dispatch_skinny<W8A8, Epilogue::BF16>(args, blocks, dependent, stream);
+        default: return cudaErrorInvalidValue;
+    }
 }

@@ -1,0 +1,159 @@
+// Residual add + zero-centred RMSNorm + static E4M3 quantisation of each token, and the small bf16 product behind it.
+//
+//   x = bf16(sum of the fp32 planes a sliced product left);  residual = bf16(residual + x)
+//   y = bf16(residual * rsqrt(mean(residual^2) + eps) * scale);  quantised = e4m3(y / input_scale);  small = w . y
+//
+// Bytes per token: slices * 4n + 2n read, 2n to 5n written: nothing. What counts is latency, so the row is in registers
+// (8 columns a thread) and everything that no kernel writes is loaded before the predecessor has finished.
+//
+// `small` is in_proj_b and in_proj_a of a Gated DeltaNet layer: 96 rows of 5120, too few for a launch of their own. Each
+// of a token's `parts` blocks repeats the norm (51 KB from the L2) and multiplies its own rows. Rejected: one block per
+// token (96 rows x 10 KB through one multiprocessor: 10 us); in the product that reads y (its x is E4M3, this one's bf16).
+#include "../../kernels/async.cuh"
+#include "../../kernels/launch.cuh"
+#include "../../kernels/math.cuh"
+
+namespace engine {
+namespace {
+
+constexpr int ROWS = 4;             // of small_weight, at a time: what registers hold beside the row
+constexpr int MAX_PART_ROWS = 96;   // per block
+constexpr int MIN_BLOCKS = 128;     // about one per multiprocessor; more would repeat the norm for nothing
+constexpr int COLUMNS = 8;          // per thread: one 16-byte access of bf16
+constexpr int MAX_WARPS = 20;       // n <= 5120
+
+struct NormArgs {
+    const float* planes;        // [slices][m][n]
+    const bf16* residual_in;    // [m][n]
+    bf16* residual_out;         // [m][n]; may be residual_in; null: not wanted
+    const float* scale;         // [n], 1 + weight
+    bf16* out;                  // [m][n]; null: not wanted
+    uint8_t* quantised;         // [m][n] e4m3; null: not wanted
+    const float* input_scale;   // []; of quantised
+    const bf16* small_weight;   // [small_rows][n]
+    bf16* small_out;            // [m][small_rows]
+    int m, n, slices, small_rows, part_rows;   // part_rows: of small_weight, per block
+    float eps;
+};
+
+// Grid: m x parts; the first part of a token writes y and the residual.
+template <bool SMALL>
+__global__ void __launch_bounds__(MAX_WARPS * 32) add_norm_kernel(const NormArgs args) {
+    __shared__ float warp_sums[MAX_WARPS];
+    __shared__ float row_sums[SMALL ? MAX_PART_ROWS : 1][MAX_WARPS];
+    const int token = blockIdx.x, row_begin = blockIdx.y * args.part_rows;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const int column = threadIdx.x * COLUMNS;
+    const bool active = column < args.n;
+    const size_t offset = size_t(token) * args.n + column;
+
+    let_next_kernel_start();
+    float4 scale[2] = {};
+    const int row_end = min(row_begin + args.part_rows, args.small_rows);
+    uint4 weights[ROWS];   // of the rows to multiply next
+    auto load_rows = [&](int row) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            weights[r] = active && row + r < row_end ? *reinterpret_cast<const uint4*>(args.small_weight + size_t(row + r) * args.n + column)
+                                                     : make_uint4(0, 0, 0, 0);
+    };
+    if constexpr (SMALL) load_rows(row_begin);
+    if (active) {
+        scale[0] = reinterpret_cast<const float4*>(args.scale + column)[0];
+        scale[1] = reinterpret_cast<const float4*>(args.scale + column)[1];
+    }
+    const float inverse_scale = args.quantised ? 1.f / *args.input_scale : 0.f;
+    wait_for_previous_kernel();
+
+    float value[COLUMNS] = {};
+    if (active) {
+        float x[COLUMNS] = {};
+        const size_t plane = size_t(args.m) * args.n;
+#pragma unroll 4
+        for (int s = 0; s < args.slices; s++) {
+            const float4* source = reinterpret_cast<const float4*>(args.planes + s * plane + offset);
+            const float4 low = source[0], high = source[1];
+            x[0] += low.x, x[1] += low.y, x[2] += low.z, x[3] += low.w;
+            x[4] += high.x, x[5] += high.y, x[6] += high.z, x[7] += high.w;
+        }
+        const uint4 words = *reinterpret_cast<const uint4*>(args.residual_in + offset);
+        const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 r = unpack_bf16(word[i]);
+            value[2 * i] = args.slices ? round_bf16(r.x + round_bf16(x[2 * i])) : r.x;
+            value[2 * i + 1] = args.slices ? round_bf16(r.y + round_bf16(x[2 * i + 1])) : r.y;
+        }
+    }
+    float squares = 0.f;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) squares += value[i] * value[i];
+    squares = warp_sum(squares);
+    if (lane == 0) warp_sums[warp] = squares;
+    __syncthreads();
+    const float total = warp_sum(lane < warps ? warp_sums[lane] : 0.f);
+    const float inverse = rsqrtf(total / args.n + args.eps);
+
+    const float by_column[COLUMNS] = {scale[0].x, scale[0].y, scale[0].z, scale[0].w, scale[1].x, scale[1].y, scale[1].z, scale[1].w};
+    float y[COLUMNS];
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) y[i] = round_bf16(value[i] * inverse * by_column[i]);
+    if (active && blockIdx.y == 0) {
+        if (args.residual_out)
+            *reinterpret_cast<uint4*>(args.residual_out + offset) =
+                make_uint4(pack_bf16(value[0], value[1]), pack_bf16(value[2], value[3]), pack_bf16(value[4], value[5]), pack_bf16(value[6], value[7]));
+        if (args.out)
+            *reinterpret_cast<uint4*>(args.out + offset) =
+                make_uint4(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]), pack_bf16(y[6], y[7]));
+        if (args.quantised)
+            *reinterpret_cast<uint2*>(args.quantised + offset) =
+                make_uint2(pack_e4m3(y[0] * inverse_scale, y[1] * inverse_scale, y[2] * inverse_scale, y[3] * inverse_scale),
+                           pack_e4m3(y[4] * inverse_scale, y[5] * inverse_scale, y[6] * inverse_scale, y[7] * inverse_scale));
+    }
+
+    if constexpr (SMALL) {
+        for (int row = row_begin; row < row_end; row += ROWS) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const uint32_t word[4] = {weights[r].x, weights[r].y, weights[r].z, weights[r].w};
+                float sum = 0.f;
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const float2 w = unpack_bf16(word[i]);
+                    sum += w.x * y[2 * i] + w.y * y[2 * i + 1];
+                }
+                sum = warp_sum(sum);
+                if (lane == 0) row_sums[row - row_begin + r][warp] = sum;
+            }
+            if (row + ROWS < row_end) load_rows(row + ROWS);
+        }
+        __syncthreads();
+        for (int row = row_begin + warp; row < row_end; row += warps) {
+            const float sum = warp_sum(lane < warps ? row_sums[row - row_begin][lane] : 0.f);
+            if (lane == 0) args.small_out[size_t(token) * args.small_rows + row] = __float2bfloat16(sum);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace engine
+
+// slices 0: no addition, planes unused. small_rows 0: no small product. In place only without a small product: its
+// blocks read the residual that the first one writes. cudaErrorInvalidValue for a shape outside the contract.
+extern "C" int engine_add_norm(const float* planes, const void* residual_in, void* residual_out, const float* scale, void* out,
+                               void* quantised, const float* input_scale, const void* small_weight, void* small_out, int m,
+                               int n, int slices, int small_rows, float eps, int dependent, void* stream) {
+    using namespace engine;
+    if (m < 1 || n < COLUMNS || n % COLUMNS || n > MAX_WARPS * 32 * COLUMNS || slices < 0 || small_rows < 0 || small_rows > MAX_PART_ROWS ||
+        (small_rows > 0 && residual_in == residual_out))
+        return cudaErrorInvalidValue;
+    const int threads = (n + 32 * COLUMNS - 1) / (32 * COLUMNS) * 32;
+    int parts = MIN_BLOCKS / m, chunks = (small_rows + ROWS - 1) / ROWS;   // chunks of rows, dealt out to the parts
+    parts = parts > chunks ? chunks : parts < 1 ? 1 : parts;
+    const int part_rows = small_rows ? (chunks + parts - 1) / parts * ROWS : 0;
+    const NormArgs args{planes, static_cast<const bf16*>(residual_in), static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
+                        static_cast<uint8_t*>(quantised), input_scale, static_cast<const bf16*>(small_weight), static_cast<bf16*>(small_out),
+                        m, n, slices, small_rows, part_rows, eps};
+    if (small_rows == 0) return launch(add_norm_kernel<false>, dim3(m), threads, 0, dependent, stream, args);
+    return launch(add_norm_kernel<true>, dim3(m, (small_rows + part_rows - 1) / part_rows), threads, 0, dependent, stream, args);
+}

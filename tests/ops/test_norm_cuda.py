@@ -1,0 +1,67 @@
+"""ops/norm's kernel against the torch reference: planes, residual, quantisation, the small product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.ops import norm
+from engine.ops.linear.quantize import quantize_per_tensor
+from engine.ops.norm import cuda
+from tests.ops.poison import relative_error
+
+pytestmark = pytest.mark.gpu
+
+EPS = 1e-6
+
+
+def make(m, n, slices, generator):
+    planes = torch.randn(slices, m, n, device="cuda", generator=generator) if slices else None
+    residual = torch.randn(m, n, device="cuda", generator=generator).bfloat16()
+    scale = torch.rand(n, device="cuda", generator=generator) + 0.5
+    return planes, residual, scale
+
+
+def reference(planes, residual, scale):
+    if planes is None:
+        return norm.rms_norm(residual, scale, EPS), None
+    return norm.add_rms_norm(planes.sum(0).bfloat16(), residual, scale, EPS)
+
+
+@pytest.mark.parametrize("m", [1, 3, 32])
+@pytest.mark.parametrize("n", [8, 264, 2048, 5120])
+@pytest.mark.parametrize("slices", [0, 1, 2, 5])
+@pytest.mark.usefixtures("poison")
+def test_add_norm_and_quantise(m, n, slices, cuda_generator):
+    planes, residual, scale = make(m, n, slices, cuda_generator)
+    input_scale = torch.tensor(0.013, device="cuda")
+    got = cuda.add_norm(planes, residual, scale, EPS, input_scale=input_scale)
+    expected, new_residual = reference(planes, residual, scale)
+    if slices < 3:  # further planes are summed in another order than torch's
+        assert new_residual is None or torch.equal(got.residual, new_residual)
+    else:
+        assert relative_error(got.residual, new_residual) < 1e-3
+    assert relative_error(got.out, expected) < 1e-3
+    codes = quantize_per_tensor(got.out, input_scale)
+    assert torch.equal(got.quantised.float(), codes)
+
+
+@pytest.mark.parametrize("m", [1, 4, 5, 32])
+@pytest.mark.parametrize(("n", "rows"), [(5120, 96), (2048, 64), (264, 3)])
+@pytest.mark.usefixtures("poison")
+def test_small_product(m, n, rows, cuda_generator):
+    planes, residual, scale = make(m, n, 2, cuda_generator)
+    weight = torch.randn(rows, n, device="cuda", generator=cuda_generator).bfloat16()
+    got = cuda.add_norm(planes, residual, scale, EPS, small_weight=weight)
+    expected, new_residual = reference(planes, residual, scale)
+    assert torch.equal(got.residual, new_residual)
+    assert relative_error(got.out, expected) < 1e-3
+    assert relative_error(got.small, got.out.double() @ weight.double().T) < 2.5e-3
+
+
+def test_shapes_outside_the_contract_are_named(cuda_generator):
+    planes, residual, scale = make(2, 5128, 1, cuda_generator)
+    with pytest.raises(ValueError, match="at most 5120"):
+        cuda.add_norm(planes, residual, scale, EPS)
+    with pytest.raises(ValueError, match="planes"):
+        cuda.add_norm(planes[:, :1, :512], residual[:, :512].contiguous(), scale[:512], EPS)
