@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
 from engine.errors import INTERRUPTED, USAGE, EngineError, PreconditionError, UsageError
+
+if TYPE_CHECKING:
+    from engine.bench_step import StepBench
 
 app = typer.Typer(
     name="engine",
@@ -165,6 +168,50 @@ def build(
             build_library(name, force=force, say=typer.echo)
         except BuildError as error:
             raise PreconditionError(str(error)) from error
+
+
+bench = typer.Typer(help="Measure this device: launches, µs, GB/s and the share of its roof.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+Steps = Annotated[int, typer.Option(help="Timed steps; the median is printed.", min=1)]
+
+
+@bench.command("step")
+def bench_step(
+    model: Model,
+    batch: Annotated[str, typer.Option(help="Sequences in a step, separated by commas.", metavar="1,8,32")] = "1,8,32",
+    context: Annotated[int, typer.Option(help="Tokens each sequence holds.", min=1)] = 1024,
+    steps: Steps = 32,
+    kv_cache_dtype: KvCacheDtype = _CACHE.kv_cache_dtype,  # type: ignore[assignment]
+) -> None:
+    """A decoding step of MODEL, kernel by kernel."""
+    sizes = _ids(batch) or []
+    runner = _bench_runner(model, max(sizes), context + steps + 64, kv_cache_dtype)
+    for size in sizes:
+        typer.echo("\n".join(runner.decode(size, context, steps).lines()) + "\n")
+
+
+@bench.command("prefill")
+def bench_prefill(
+    model: Model,
+    tokens: Annotated[str, typer.Option(help="Prompt lengths, separated by commas.", metavar="N,N")] = "128,1024,4096",
+    steps: Steps = 5,
+    kv_cache_dtype: KvCacheDtype = _CACHE.kv_cache_dtype,  # type: ignore[assignment]
+) -> None:
+    """One prompt of MODEL in one step, kernel by kernel."""
+    sizes = _ids(tokens) or []
+    runner = _bench_runner(model, 1, max(sizes), kv_cache_dtype)
+    for size in sizes:
+        typer.echo("\n".join(runner.prefill(size, steps).lines()) + "\n")
+
+
+def _bench_runner(model: Path, sequences: int, length: int, kv_cache_dtype: str) -> StepBench:
+    from engine.bench_step import StepBench
+    from engine.runner import load_runner
+
+    cache = CacheConfig(kv_cache_dtype=kv_cache_dtype)
+    limits = SchedulerConfig(max_num_seqs=sequences, max_model_len=length)
+    return StepBench(load_runner(EngineConfig(ModelConfig(model), cache, limits)))
 
 
 def main() -> None:

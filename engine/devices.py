@@ -8,19 +8,19 @@ import psutil
 import torch
 
 from engine.errors import PreconditionError
-from engine.ops import missing_kernels
+from engine.ops import NAMES, missing_kernels
 
 WEIGHT_BYTES_PER_THREAD = 16 * 2**20
 """A thread more per this much of weights: below it, handing out work costs more than the work."""
 
 
-def resolve_device(name: str, allow_reference: bool) -> torch.device:
-    """ "auto" is CUDA where there is one. Raises PreconditionError naming the ops that the device has no kernel for."""
+def resolve_device(name: str, allow_reference: bool, ops: tuple[str, ...] = NAMES) -> torch.device:
+    """ "auto" is CUDA where there is one. Raises PreconditionError naming those of `ops` it has no kernel for."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():
         raise PreconditionError("device cuda: torch sees no CUDA device; use --device cpu, or install a CUDA torch")
-    missing = missing_kernels(name)
+    missing = missing_kernels(name, ops)
     if missing and not allow_reference:
         raise PreconditionError(
             f"device {name}: no kernel for {', '.join(missing)}; --allow-reference runs their slow torch references"

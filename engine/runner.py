@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,15 +13,17 @@ from engine.census import Census, take_census
 from engine.config import EngineConfig
 from engine.devices import free_bytes, limit_threads, resolve_device
 from engine.errors import PreconditionError
+from engine.graphs import DecodeGraphs
 from engine.logprobs import PromptLogprobs
 from engine.models.caches import Caches, kv_block_bytes
 from engine.models.config import TextConfig, load_text_config
+from engine.models.fused import FusedForCausalLM, obstacle
 from engine.models.layers import Source
-from engine.models.qwen3_5 import Qwen3_5ForCausalLM
 from engine.models.registry import build_model
-from engine.ops import missing_kernels
+from engine.models.step import Step
+from engine.ops import NAMES, missing_kernels
 from engine.ops.linear import Budget
-from engine.sampler import Sampler
+from engine.sampler import Sampler, wants_argmax
 from engine.steps import build_step
 from engine.weights.loader import ModelWeights, load_weights
 
@@ -30,10 +33,22 @@ POOL_SHARE = 4
 """The KV pool takes at most one part in this many of the memory that is free after the weights."""
 
 
+class Model(Protocol):
+    """engine.models.qwen3_5's, or engine.models.fused's on CUDA."""
+
+    dtype: torch.dtype
+
+    def forward(self, step: Step, caches: Caches) -> Tensor: ...
+
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+
 class ModelRunner:
     """Called from one thread. A step is complete when `run` returns."""
 
-    def __init__(self, model: Qwen3_5ForCausalLM, caches: Caches, vocab_size: int) -> None:
+    graphs: DecodeGraphs | None = None
+
+    def __init__(self, model: Model, caches: Caches, vocab_size: int) -> None:
         self.model = model
         self.caches = caches
         self.device = caches.kv.device
@@ -46,6 +61,8 @@ class ModelRunner:
         fresh = [s.state_slot for s in batch.segments if s.zero_state]
         if fresh:
             self.caches.zero_slots(torch.tensor(fresh, device=self.device))
+        if self.graphs is not None and self.graphs.takes(batch):
+            return self._replay(batch, self.graphs)
         step = build_step(batch, self.caches.block_tokens, self.device)
         hidden = self.model.forward(step, self.caches)
         ends = list(accumulate(len(s.token_ids) for s in batch.segments))
@@ -55,6 +72,21 @@ class ModelRunner:
         for segment, prompt in zip(batch.segments, prompts, strict=True):
             token, logprobs = next(chosen) if segment.sample else (None, None)
             sampled.append(Sampled(segment.request_id, token, logprobs, prompt))
+        return StepOutput(batch.step, tuple(sampled))
+
+    def _replay(self, batch: Batch, graphs: DecodeGraphs) -> StepOutput:
+        """Every row has logits here, also those of prompts that end later: they are not reported."""
+        ids, logits = graphs.run(batch.segments)
+        chosen: list[tuple[int, TokenLogprobs | None]] = [(token, None) for token in ids]
+        rows = [i for i, s in enumerate(batch.segments) if s.sample]
+        if not all(wants_argmax(batch.segments[i]) for i in rows):
+            wanted = [batch.segments[i] for i in rows]
+            for i, made in zip(rows, self.sampler.sample(logits[rows].float(), wanted), strict=True):
+                chosen[i] = made
+        sampled = [
+            Sampled(s.request_id, *(made if s.sample else (None, None)))
+            for s, made in zip(batch.segments, chosen, strict=True)
+        ]
         return StepOutput(batch.step, tuple(sampled))
 
     def _sample(
@@ -82,9 +114,17 @@ class LoadedRunner(ModelRunner):
         options = config.model
         if options.dtype not in DTYPES:
             raise PreconditionError(f"dtype {options.dtype}: activations are {' or '.join(DTYPES)}")
-        device, dtype = resolve_device(options.device, options.allow_reference), DTYPES[options.dtype]
-        text = load_text_config(options.path)
+        dtype, text = DTYPES[options.dtype], load_text_config(options.path)
+        ops = NAMES if text.is_moe else tuple(name for name in NAMES if name != "moe")
+        device = resolve_device(options.device, options.allow_reference, ops)
         self.weights = load_weights(options.path, text, device)
+        reason = obstacle(self.weights, text, dtype) if device.type == "cuda" else None
+        if reason is not None and not options.allow_reference:
+            raise PreconditionError(
+                f"{options.path}: no CUDA kernel for {reason}; --allow-reference runs the slow torch references"
+            )
+        fused = device.type == "cuda" and reason is None
+        self.reference_ops = () if fused else ops if device.type == "cuda" else missing_kernels(device.type)
         self.kv_dtype = _kv_dtype(config, self.weights, dtype)
         self.eos_ids = frozenset(text.eos_token_ids)
         self.max_model_len = min(config.scheduler.max_model_len, text.max_position_embeddings)
@@ -93,12 +133,18 @@ class LoadedRunner(ModelRunner):
         with torch.inference_mode():
             quantizes = dtype == torch.bfloat16 if quantize_inputs is None else quantize_inputs
             source = Source(self.weights, text, dtype, budget, quantizes)
-            model = build_model(source, self.max_model_len)
-            self.num_blocks = _pool_blocks(config, text, self.max_model_len, self.kv_dtype, device)
             slots, block_tokens = config.scheduler.max_num_seqs, config.cache.block_tokens
+            model: Model = (
+                FusedForCausalLM(source, self.max_model_len, slots)
+                if fused
+                else build_model(source, self.max_model_len)
+            )
+            self.num_blocks = _pool_blocks(config, text, self.max_model_len, self.kv_dtype, device)
             caches = Caches(text, self.num_blocks, block_tokens, slots, dtype, self.kv_dtype, device)
         super().__init__(model, caches, text.vocab_size)
         self.vocab_size = text.vocab_size
+        if isinstance(model, FusedForCausalLM):
+            self.graphs = DecodeGraphs(model, caches, slots, self.max_model_len)
         widened = self.census().widened
         if widened:
             raise PreconditionError(
@@ -121,7 +167,7 @@ class LoadedRunner(ModelRunner):
             "architecture": type(self.model).__name__,
             "quantization": self.weights.quant.method,
             "notes": list(self.weights.quant.notes),
-            "reference_ops": list(missing_kernels(self.device.type)),
+            "reference_ops": list(self.reference_ops),
             "num_blocks": self.num_blocks,
             "block_tokens": self.caches.block_tokens,
             "shipped_bytes": census.shipped_bytes,

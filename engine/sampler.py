@@ -137,6 +137,18 @@ class Sampler:
         return torch.tensor(values, dtype=torch.float32, device=self.device)[:, None]
 
 
+def wants_argmax(segment: Segment) -> bool:
+    """Whether the most probable id of the raw logits is all that the request asks for at this step."""
+    params = segment.params
+    return (
+        params.temperature < GREEDY_BELOW
+        and params.logprobs is None
+        and not params.logit_bias
+        and len(segment.output_ids) >= params.min_tokens
+        and not _is_penalised(params)
+    )
+
+
 def _is_penalised(params: SamplingParams) -> bool:
     return params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
 

@@ -37,14 +37,20 @@ def build_step(batch: Batch, block_tokens: int, device: torch.device) -> Step:
         runs.append(Run(row, end, segment.position, segment.state_slot, slots))
         written.append(slots[segment.position :])
         row = end
+    table = lengths = pages = None
+    if decoding:
+        table, lengths = _block_table(decoding, block_tokens, device), _lengths(decoding, device)
+        pages = attention.pages(table, lengths, max(s.position + 1 for s in decoding), block_tokens)
     return Step(
         token_ids=torch.tensor(token_ids, device=device),
         positions=torch.tensor(positions, device=device),
         kv_slots=torch.cat(written),
         decodes=len(decoding),
         state_slots=torch.tensor([s.state_slot for s in decoding], dtype=torch.long, device=device),
-        pages=_pages(decoding, block_tokens, device) if decoding else None,
+        pages=pages,
         runs=tuple(runs),
+        block_table=table,
+        lengths=lengths,
     )
 
 
@@ -58,11 +64,10 @@ def _all_slots(segment: Segment, block_tokens: int, device: torch.device) -> tor
     return slots.flatten()[: segment.position + len(segment.token_ids)]
 
 
-def _pages(decoding: list[Segment], block_tokens: int, device: torch.device) -> attention.Pages:
-    lengths = [s.position + 1 for s in decoding]
-    longest = max(lengths)
-    width = -(-longest // block_tokens)
-    table = [list(s.block_ids[:width]) + [0] * (width - len(s.block_ids)) for s in decoding]
-    return attention.pages(
-        torch.tensor(table, device=device), torch.tensor(lengths, device=device), longest, block_tokens
-    )
+def _lengths(decoding: list[Segment], device: torch.device) -> torch.Tensor:
+    return torch.tensor([s.position + 1 for s in decoding], device=device)
+
+
+def _block_table(decoding: list[Segment], block_tokens: int, device: torch.device) -> torch.Tensor:
+    width = -(-max(s.position + 1 for s in decoding) // block_tokens)
+    return torch.tensor([list(s.block_ids[:width]) + [0] * (width - len(s.block_ids)) for s in decoding], device=device)

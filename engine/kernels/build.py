@@ -1,4 +1,4 @@
-"""Compile every ops/*/kernel.cu with nvcc alone into one shared library per architecture, with a manifest inside.
+"""Compile every ops/*/*.cu with nvcc alone into one shared library per architecture, with a manifest inside.
 
 No torch headers, no GPU: any machine with nvcc 13 builds both targets. A library is named after the hash of its sources
 and flags, so an unchanged tree builds nothing, and a stale one cannot be picked up.
@@ -47,7 +47,7 @@ class Library:
 
 
 def sources() -> list[Path]:
-    return sorted(ENGINE.glob("ops/*/kernel.cu"))
+    return sorted(ENGINE.glob("ops/*/*.cu"))
 
 
 def headers() -> list[Path]:
@@ -63,7 +63,7 @@ def source_hash() -> str:
 
 
 def exported(path: Path) -> list[str]:
-    """Names of the C functions a kernel.cu offers."""
+    """Names of the C functions a source offers."""
     return re.findall(r'^extern "C" int (\w+)\(', path.read_text(), flags=re.MULTILINE)
 
 
@@ -82,7 +82,7 @@ def manifest(arch: str) -> dict[str, object]:
         "flags": list(FLAGS),
         "nvcc": release.group(2) if release else version.strip(),
         "source_sha256": source_hash(),
-        "kernels": {path.parent.name: exported(path) for path in sources()},
+        "kernels": {f"{path.parent.name}/{path.stem}": exported(path) for path in sources()},
     }
 
 
@@ -107,8 +107,7 @@ def build(arch: str, *, force: bool = False, say: Callable[[str], None] = print)
     embedded.write_text(f'extern "C" const char* engine_manifest() {{ return R"json({text})json"; }}\n')
 
     def compile_one(source: Path) -> tuple[Path, str]:
-        stem = source.parent.name if source.name == "kernel.cu" else source.stem
-        output = work / f"{stem}.o"
+        output = work / f"{source.parent.name}-{source.stem}.o"
         log = _run(
             [*_base(target), "-c", str(source), "-o", str(output)],
             what=f"{source.relative_to(ENGINE.parent)} for sm_{arch}",

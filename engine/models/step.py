@@ -39,3 +39,7 @@ class Step:
     pages: Pages | None
     """Of the decoding sequences; None without any."""
     runs: tuple[Run, ...]
+    block_table: Tensor | None = None
+    """int64 [decodes, blocks] of the decoding sequences, padding arbitrary: what `pages` was made from, for kernels."""
+    lengths: Tensor | None = None
+    """int64 [decodes]: tokens of each decoding sequence, this one included."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.models.config import read_json
 from engine.weights.errors import CheckpointError
 from engine.weights.names import canonical, is_skipped
+from engine.weights.staging import Staging
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -56,6 +57,7 @@ class Checkpoint:
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
         self.skipped_bytes = 0
+        self._staged: Staging | None = None
         listed = _listed(path)
         found: dict[str, Path] = {}
         for shard in sorted(set(listed.values())) if listed else [path / SINGLE]:
@@ -87,6 +89,11 @@ class Checkpoint:
     def text_bytes(self) -> int:
         return sum(info.nbytes for info in self.tensors.values())
 
+    def _staging(self, device: torch.device) -> Staging:
+        if self._staged is None:
+            self._staged = Staging(device)
+        return self._staged
+
     def read(self, name: str, device: torch.device) -> Tensor:
         """The whole tensor on `device`."""
         return self.read_rows(name, device, 0, self.tensors[name].shape)
@@ -97,10 +104,15 @@ class Checkpoint:
         if info.dtype not in DTYPES:
             raise CheckpointError(f"{info.stored_name}: dtype {info.dtype}; this engine reads {', '.join(DTYPES)}")
         dtype = DTYPES[info.dtype]
-        tensor = torch.empty(math.prod(shape), dtype=dtype)
-        target = memoryview(tensor.view(torch.uint8).numpy().data)
         with info.shard.open("rb", buffering=0) as file:
             file.seek(info.offset + first_element * dtype.itemsize)
+            if device.type == "cuda":
+                staged = self._staging(device).read(file, math.prod(shape) * dtype.itemsize)
+                if staged is None:
+                    raise CheckpointError(f"{info.shard}: ends inside {info.stored_name}; download it again")
+                return staged.view(dtype).reshape(shape)
+            tensor = torch.empty(math.prod(shape), dtype=dtype)
+            target = memoryview(tensor.view(torch.uint8).numpy().data)
             while target:
                 count = file.readinto(target)
                 if not count:

@@ -24,7 +24,7 @@ def test_cuda_without_a_device_is_refused(monkeypatch):
 
 def test_missing_kernels_are_refused_by_name_unless_references_are_allowed(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("engine.devices.missing_kernels", lambda _: ("gdn", "moe"))
+    monkeypatch.setattr("engine.devices.missing_kernels", lambda *_: ("gdn", "moe"))
     for name in ("auto", "cuda"):
         with pytest.raises(PreconditionError, match=r"device cuda: no kernel for gdn, moe; --allow-reference"):
             resolve_device(name, allow_reference=False)

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from engine.ops.linear.quantize import E4M3_MAX
 
-DEVICES = frozenset({"cpu"})
+DEVICES = frozenset({"cpu", "cuda"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from engine.ops.gdn import eager
 
-DEVICES = frozenset({"cpu"})
+DEVICES = frozenset({"cpu", "cuda"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
 from engine.weights.types import DenseWeight, Fp8Weight, Nvfp4Weight, Weight
 
-DEVICES = frozenset({"cpu"})
+DEVICES = frozenset({"cpu", "cuda"})
 
 
 @dataclass(slots=True)

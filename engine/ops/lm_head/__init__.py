@@ -11,7 +11,7 @@ from torch import Tensor
 
 from engine.ops.linear import Operand, linear
 
-DEVICES = frozenset({"cpu"})
+DEVICES = frozenset({"cpu", "cuda"})
 
 
 def lm_head(hidden: Tensor, operand: Operand) -> Tensor:

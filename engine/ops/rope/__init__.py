@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-DEVICES = frozenset({"cpu"})
+DEVICES = frozenset({"cpu", "cuda"})
 
 
 def table(max_positions: int, rotary_dim: int, theta: float, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,197 @@
+"""`engine bench step` and `prefill`: what a step of a model costs on this device, kernel family by kernel family.
+
+Times come from CUPTI (torch.profiler), bytes from the weights and caches that a family has to read and write once.
+Under programmatic dependent launch kernels overlap, so a family's time includes its wait for the one before, and the
+families' sum is not the step's time: that is measured on its own, without the profiler.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from engine.batch import Batch, Segment
+from engine.errors import PreconditionError
+from engine.models.fused import FusedForCausalLM
+from engine.models.fused_layers import Attention
+from engine.ops.linear.cuda import W4A16, W8A8
+from engine.request import SamplingParams
+from engine.runner import LoadedRunner
+
+ROOF_BYTES_PER_S = 4.42e12
+"""What a kernel that only reads reaches on an H200 (docs/kernels.md): the denominator of every share."""
+
+FAMILIES = (
+    ("W4A16 product", r"skinny_kernel<.*W4A16"),
+    ("W8A8 product", r"skinny_kernel<.*W8A8"),
+    ("GDN step", r"gdn_decode_kernel"),
+    ("attention", r"attention_decode_kernel"),
+    ("q/k norm, rope, KV write", r"qk_norm_rope_kernel"),
+    ("add, norm, quantise, b/a", r"add_norm_kernel"),
+    ("argmax", r"argmax_kernel"),
+    ("GDN chunks (Triton)", r"_chunk_kernel|_scan_kernel"),
+    ("GDN convolution, gated norm", r"gdn_conv_kernel|gdn_gated_norm_kernel"),
+    ("weights to rows", r"_rows_kernel"),
+    ("SwiGLU, attention gate", r"swiglu_kernel|attention_gate_kernel"),
+    ("library attention", r"flash|fmha|mem_eff"),
+    ("library products", r"gemm|cutlass|nvjet|splitK"),
+    ("copies", r"[Mm]emcpy|[Mm]emset"),
+)
+"""First match wins; what matches none is "torch"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    name: str
+    launches: float
+    """Per step."""
+    us: float
+    """Per step, summed over launches."""
+    nbytes: int | None = None
+    """Per step; None where they are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    title: str
+    wall_us: float
+    """Median of a step, called as the engine calls it, results on the host."""
+    families: tuple[Family, ...]
+
+    def lines(self) -> Iterator[str]:
+        """A table, the slowest family first."""
+        launches, total = sum(f.launches for f in self.families), sum(f.us for f in self.families)
+        yield f"{self.title}: {self.wall_us:.0f} µs a step, {launches:.0f} launches"
+        yield f"{'family':30} {'launches':>9} {'µs':>9} {'GB':>8} {'GB/s':>7} {'of roof':>8}"
+        for f in sorted(self.families, key=lambda f: -f.us):
+            line = f"{f.name:30} {f.launches:9.1f} {f.us:9.1f}"
+            if f.nbytes is not None:
+                rate = f.nbytes / f.us * 1e6
+                line += f" {f.nbytes / 1e9:8.3f} {rate / 1e9:7.0f} {rate / ROOF_BYTES_PER_S:8.0%}"
+            yield line
+        yield f"{'sum':30} {launches:9.1f} {total:9.1f}"
+
+
+class StepBench:
+    """Drives a loaded runner by hand: sequences of random ids in consecutive blocks and slots."""
+
+    def __init__(self, runner: LoadedRunner) -> None:
+        """Raises PreconditionError where the runner does not use the CUDA kernels."""
+        if not isinstance(runner.model, FusedForCausalLM):
+            raise PreconditionError("engine bench: the kernels it measures are not in use; run it on a CUDA device")
+        self.runner, self.model = runner, runner.model
+        self._step = 0
+        self._random = random.Random(0)
+        self._params = SamplingParams(max_tokens=1 << 30, temperature=0.0, ignore_eos=True)
+
+    def decode(self, batch: int, context: int, steps: int) -> Measured:
+        """`batch` sequences with `context` tokens each. Raises PreconditionError where the caches cannot hold them."""
+        last = [self._prefill(slot, context) for slot in range(batch)]
+        position = context
+
+        def step() -> None:
+            nonlocal position, last
+            last = self._run([self._segment(slot, (token,), position) for slot, token in enumerate(last)])
+            position += 1
+
+        wall = _median_us(step, steps, warm=4)
+        known = decode_bytes(self.model, self.runner, batch, position)
+        families = [Family(f.name, f.launches, f.us, known.get(f.name)) for f in _profiled(step, 8)]
+        return Measured(f"decode, batch {batch}, {context} tokens of context", wall, tuple(families))
+
+    def prefill(self, tokens: int, steps: int) -> Measured:
+        """One prompt in one step, sampled once."""
+
+        def step() -> None:
+            self._prefill(0, tokens)
+
+        wall = _median_us(step, steps, warm=2)
+        return Measured(f"prefill, {tokens} tokens", wall, tuple(_profiled(step, 2)))
+
+    def _prefill(self, slot: int, tokens: int) -> int:
+        ids = self._random.choices(range(self.runner.vocab_size), k=tokens)
+        return self._run([self._segment(slot, tuple(ids), 0)])[0]
+
+    def _run(self, segments: Sequence[Segment]) -> list[int]:
+        self._step += 1
+        output = self.runner.run(Batch(self._step, tuple(segments)))
+        return [s.token_id for s in output.sampled if s.token_id is not None]
+
+    def _segment(self, slot: int, ids: tuple[int, ...], position: int) -> Segment:
+        block_tokens = self.runner.caches.block_tokens
+        per_sequence = -(-self.runner.max_model_len // block_tokens)
+        end = position + len(ids)
+        if end > self.runner.max_model_len or (slot + 1) * per_sequence > self.runner.num_blocks:
+            raise PreconditionError(
+                f"engine bench: sequence {slot} of {end} tokens; {self.runner.num_blocks} KV blocks and a length of "
+                f"{self.runner.max_model_len} do not hold it; measure fewer or shorter ones"
+            )
+        blocks = tuple(range(slot * per_sequence, slot * per_sequence + -(-end // block_tokens)))
+        return Segment(f"bench-{slot}", ids, position, blocks, slot, position == 0, sample=True, params=self._params)
+
+
+def family_of(kernel: str) -> str:
+    """The family of a kernel's name as CUPTI reports it."""
+    return next((name for name, pattern in FAMILIES if re.search(pattern, kernel)), "torch")
+
+
+def decode_bytes(model: FusedForCausalLM, runner: LoadedRunner, batch: int, context: int) -> dict[str, int]:
+    """What a decoding step must move, by family: each weight once, state read and written, each key and value once."""
+    weights: list[W4A16 | W8A8] = [model.lm_head]
+    small = 0
+    for layer in model.layers:
+        weights += (layer.mlp.gate_up_proj, layer.mlp.down_proj)
+        mixer = getattr(layer, "self_attn", None)
+        if isinstance(mixer, Attention):
+            weights += (mixer.qkv_proj, mixer.o_proj)
+        else:
+            weights += (layer.linear_attn.in_proj_qkvz, layer.linear_attn.out_proj)
+            small += layer.linear_attn.in_proj_ba.nbytes
+    caches = runner.caches
+    state = (caches.recurrent.nbytes + caches.conv.nbytes) // caches.conv.shape[1]
+    token = caches.kv.nbytes // (caches.kv.shape[2] * caches.kv.shape[3])
+    return {
+        "W4A16 product": sum(w.units.nbytes + w.row_scale.nbytes for w in weights if isinstance(w, W4A16)),
+        "W8A8 product": sum(w.units.nbytes + w.row_scale.nbytes for w in weights if isinstance(w, W8A8)),
+        "GDN step": 2 * state * batch,
+        "attention": token * context * batch,
+        "add, norm, quantise, b/a": small,
+        "argmax": 2 * runner.vocab_size * batch,
+    }
+
+
+def _profiled(step: Callable[[], None], steps: int) -> list[Family]:
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as traced:
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+    launches: dict[str, int] = defaultdict(int)
+    us: dict[str, float] = defaultdict(float)
+    for event in traced.events():
+        if event.device_type == DeviceType.CUDA:
+            family = family_of(event.name)
+            launches[family] += 1
+            us[family] += event.device_time_total
+    return [Family(name, launches[name] / steps, us[name] / steps) for name in launches]
+
+
+def _median_us(step: Callable[[], None], steps: int, warm: int) -> float:
+    for _ in range(warm):
+        step()
+    times = []
+    for _ in range(steps):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - began) * 1e6)
+    return sorted(times)[len(times) // 2]

@@ -1,0 +1,138 @@
+"""The dense model on CUDA: qwen3_5.py's mathematics in seven launches a layer (eight with attention).
+
+    add + norm + quantise (+ b, a) | qkvz | GDN step | out_proj | add + norm | gate_up + SwiGLU | down
+
+`obstacle` says, before anything is read, why a checkpoint cannot run this way.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.kernels.skinny import MAX_TOKENS
+from engine.models.caches import AttentionCache, Caches, GdnCache
+from engine.models.config import TextConfig
+from engine.models.fused_layers import MLP, Attention, GatedDeltaNet, Norm, Space, asked, nvfp4
+from engine.models.layers import Source
+from engine.models.step import Step
+from engine.ops import rope
+from engine.ops.attention import cuda as attention_cuda
+from engine.ops.linear.cuda import Scratch, pack_w4a16, project
+from engine.ops.norm.cuda import MAX_WIDTH
+from engine.ops.rope.cuda import HEAD_DIM, ROTARY_DIM
+from engine.weights.loader import ModelWeights
+from engine.weights.quantization import Scheme
+
+NVFP4 = (Scheme.NVFP4, Scheme.NVFP4_PACKED)
+
+
+class DecoderLayer:
+    """Mixer, then feed-forward, each behind its norm."""
+
+    def __init__(self, source: Source, index: int) -> None:
+        name = f"layers.{index}"
+        self.input_layernorm = Norm(source, f"{name}.input_layernorm")
+        if source.config.layer_types[index] == "linear_attention":
+            self.linear_attn = GatedDeltaNet(source, f"{name}.linear_attn")
+        else:
+            self.self_attn = Attention(source, f"{name}.self_attn")
+        self.post_attention_layernorm = Norm(source, f"{name}.post_attention_layernorm")
+        self.mlp = MLP(source, f"{name}.mlp")
+
+    def __call__(
+        self, parts: Tensor | None, residual: Tensor, step: Step, cache: AttentionCache | GdnCache, space: Space
+    ) -> tuple[Tensor, Tensor]:
+        """(planes of the layer before, residual) -> the same of this one."""
+        match cache:
+            case GdnCache():
+                parts, residual = self.linear_attn(self.input_layernorm, parts, residual, step, cache, space)
+            case AttentionCache():
+                parts, residual = self.self_attn(self.input_layernorm, parts, residual, step, cache, space)
+        normed, residual = self.post_attention_layernorm.add(parts, residual)
+        return self.mlp(asked(normed.out), space), residual
+
+
+class FusedForCausalLM:
+    """The text model. Tensors that the checkpoint ships are resident once, packed; `space` is what comes on top."""
+
+    def __init__(self, source: Source, max_positions: int, max_sequences: int) -> None:
+        """Positions up to max_positions - 1 and max_sequences decoding ones can be run."""
+        config = source.config
+        self.dtype = source.dtype
+        self.embed_tokens = source.weights.tensor("embed_tokens.weight")
+        device = self.embed_tokens.device
+        self.layers = [DecoderLayer(source, i) for i in range(config.num_hidden_layers)]
+        self.norm = Norm(source, "norm")
+        self.lm_head = pack_w4a16(nvfp4(source, "lm_head"))
+        table = rope.table(max_positions, config.rotary_dim, config.rope_theta, source.dtype)
+        self.space = Space(
+            scratch=Scratch(max(_scratch_bytes(layer) for layer in self.layers), device),
+            attention=attention_cuda.workspace(max_sequences, config.num_key_value_heads, device),
+            gdn_readers=torch.zeros(max_sequences * config.linear_num_key_heads, dtype=torch.int32, device=device),
+            cos_sin=table.to(device),
+        )
+
+    def forward(self, step: Step, caches: Caches) -> Tensor:
+        """Run the step's tokens and update the caches -> hidden states after the final norm, [tokens, hidden]."""
+        residual = torch.nn.functional.embedding(step.token_ids, self.embed_tokens)
+        parts: Tensor | None = None
+        for layer, cache in zip(self.layers, caches.layers, strict=True):
+            parts, residual = layer(parts, residual, step, cache, self.space)
+        return asked(self.norm.add(parts, residual)[0].out)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """bf16 [rows, hidden], at most 32 rows -> bf16 [rows, vocab_size]."""
+        return project(hidden, self.lm_head, self.space.scratch)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden] -> fp32 [rows, vocab_size]: bfloat16 logits, as in ops/lm_head."""
+        return torch.cat([self.head(rows.contiguous()).float() for rows in torch.split(hidden, MAX_TOKENS)])
+
+
+def _scratch_bytes(layer: DecoderLayer) -> int:
+    """lm_head is left out: it never sees more rows at once than the streaming kernel takes."""
+    mlp = (layer.mlp.gate_up_proj, layer.mlp.down_proj)
+    if hasattr(layer, "self_attn"):
+        packed = (*mlp, layer.self_attn.qkv_proj, layer.self_attn.o_proj)
+    else:
+        packed = (*mlp, layer.linear_attn.in_proj_qkvz, layer.linear_attn.out_proj)
+    return max(weight.scratch_bytes for weight in packed)
+
+
+def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> str | None:
+    """The first thing that the kernels do not take, for a message; None where there is none."""
+    if config.is_moe:
+        return "a mixture of experts"
+    if dtype != torch.bfloat16:
+        return f"{str(dtype).removeprefix('torch.')} activations (bfloat16 is)"
+    if config.tie_word_embeddings:
+        return "an lm_head that is the embedding (an NVFP4 one is)"
+    group = config.num_attention_heads // config.num_key_value_heads
+    sizes = {
+        "hidden_size": (config.hidden_size, config.hidden_size % 256 == 0 and config.hidden_size <= MAX_WIDTH),
+        "intermediate_size": (config.intermediate_size, config.intermediate_size % 256 == 0),
+        "vocab_size": (config.vocab_size, config.vocab_size % 16 == 0),
+        "head_dim": (config.head_dim, config.head_dim == HEAD_DIM),
+        "rotary dimension": (config.rotary_dim, config.rotary_dim == ROTARY_DIM),
+        "query heads per KV head": (group, group <= attention_cuda.GROUP),
+        "linear_key_head_dim": (config.linear_key_head_dim, config.linear_key_head_dim == 128),
+        "linear_value_head_dim": (config.linear_value_head_dim, config.linear_value_head_dim == 128),
+    }
+    for name, (value, fits) in sizes.items():
+        if not fits:
+            return f"{name} = {value}"
+    for name, scheme in weights.schemes.items():
+        leaf = name.rpartition(".")[2]
+        wanted: tuple[Scheme, ...]
+        if ".mlp." in name or name == "lm_head":
+            wanted = NVFP4
+        elif leaf in ("in_proj_b", "in_proj_a"):
+            wanted = (Scheme.NONE,)
+        else:
+            wanted = (Scheme.FP8_STATIC,)
+        if scheme not in wanted:
+            return f"{name} in {scheme.name} ({' or '.join(s.name for s in wanted)} is)"
+        if scheme is Scheme.NONE and weights.checkpoint.tensors[f"{name}.weight"].dtype != "BF16":
+            return f"{name} in {weights.checkpoint.tensors[f'{name}.weight'].dtype} (BF16 is)"
+    return None

@@ -1,0 +1,247 @@
+"""The dense model's layers as the kernels want them: projections merged, every norm with its addition and quantisation.
+
+Attribute names are those of layers.py. Between layers travel the fp32 planes that a sliced product left (or None before
+the first) and the residual stream: adding them up is part of the next norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine.kernels.skinny import MAX_TOKENS
+from engine.models.caches import AttentionCache, GdnCache
+from engine.models.layers import Source
+from engine.models.step import Step
+from engine.ops import attention, gdn
+from engine.ops.attention import cuda as attention_cuda
+from engine.ops.attention.cuda_prefill import gate as attention_gate
+from engine.ops.gdn import cuda as gdn_cuda
+from engine.ops.linear.cuda import Scratch, pack_gate_up, pack_w4a16, pack_w8a8, planes, project, swiglu
+from engine.ops.norm.cuda import Normed, add_norm
+from engine.ops.rope.cuda import qk_norm_rope
+from engine.weights.types import DenseWeight, Fp8Weight, Nvfp4Weight, WeightError, fuse
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What all layers share and no checkpoint ships: allocated once, used by one launch at a time."""
+
+    scratch: Scratch
+    attention: attention_cuda.Workspace
+    gdn_readers: Tensor
+    """int32 [max_num_seqs · Hk], zeros between launches."""
+    cos_sin: Tensor
+    """bf16 [positions, 64]."""
+
+
+def nvfp4(source: Source, name: str) -> Nvfp4Weight:
+    weight = source.weights.linear(name)
+    if not isinstance(weight, Nvfp4Weight):
+        raise WeightError(f"{name}: found {type(weight).__name__}, expected Nvfp4Weight")
+    return weight
+
+
+def fp8(source: Source, *names: str) -> Fp8Weight:
+    """The projections as one, every row with its own scale."""
+    weight = fuse([source.weights.linear(name) for name in names])
+    if not isinstance(weight, Fp8Weight):
+        raise WeightError(f"{names[0]}: found {type(weight).__name__}, expected Fp8Weight")
+    return weight
+
+
+class Norm:
+    """Zero-centred RMSNorm: the checkpoint stores the scale minus one."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.scale = 1.0 + source.weights.tensor(f"{name}.weight").float()
+        self.eps = source.config.rms_norm_eps
+
+    def add(
+        self,
+        parts: Tensor | None,
+        residual: Tensor,
+        *,
+        want_out: bool = True,
+        input_scale: Tensor | None = None,
+        small_weight: Tensor | None = None,
+    ) -> tuple[Normed, Tensor]:
+        """(what was asked for, the new residual). Without parts nothing is added and the launch waits its turn."""
+        normed = add_norm(
+            parts,
+            residual,
+            self.scale,
+            self.eps,
+            want_out=want_out,
+            input_scale=input_scale,
+            small_weight=small_weight,
+            dependent=parts is not None,
+        )
+        return normed, residual if normed.residual is None else normed.residual
+
+
+def asked(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None, "a launch leaves what it was asked for"
+    return tensor
+
+
+class MLP:
+    """SwiGLU in two launches."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self.gate_up_proj = pack_gate_up(nvfp4(source, f"{name}.gate_proj"), nvfp4(source, f"{name}.up_proj"))
+        self.down_proj = pack_w4a16(nvfp4(source, f"{name}.down_proj"))
+
+    def __call__(self, x: Tensor, space: Space) -> Tensor:
+        """bf16 [tokens, hidden] -> planes."""
+        return planes(swiglu(x, self.gate_up_proj, space.scratch), self.down_proj, space.scratch)
+
+
+class Attention:
+    """Projection, norms with rotation and cache write, attention with gate and quantisation, projection."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        config, weights = source.config, source.weights
+        self.heads, self.head_dim = config.num_attention_heads, config.head_dim
+        self.qkv_proj = pack_w8a8(fp8(source, f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj"))
+        self.o_proj = pack_w8a8(fp8(source, f"{name}.o_proj"))
+        self.q_norm = Norm(source, f"{name}.q_norm")
+        self.k_norm = Norm(source, f"{name}.k_norm")
+        self.cache_scales = (
+            weights.scalar(f"{name}.k_proj.k_scale", 1.0),
+            weights.scalar(f"{name}.v_proj.v_scale", 1.0),
+        )
+
+    def __call__(
+        self, norm: Norm, parts: Tensor | None, residual: Tensor, step: Step, cache: AttentionCache, space: Space
+    ) -> tuple[Tensor, Tensor]:
+        """-> (planes, residual)."""
+        normed, residual = norm.add(parts, residual, want_out=False, input_scale=self.qkv_proj.input_scale)
+        qkv = project(asked(normed.quantised), self.qkv_proj, space.scratch)
+        q = qk_norm_rope(
+            qkv,
+            self.q_norm.scale,
+            self.k_norm.scale,
+            self.q_norm.eps,
+            space.cos_sin,
+            step.positions,
+            step.kv_slots,
+            cache.k,
+            cache.v,
+            self.cache_scales,
+            dependent=True,
+        )
+        mixed = []
+        if step.decodes:
+            mixed.append(self._decode(q, qkv, step, cache, space))
+        if step.runs:
+            mixed.append(self._runs(q, qkv, step, cache))
+        return planes(_join(mixed), self.o_proj, space.scratch), residual
+
+    def _decode(self, q: Tensor, qkv: Tensor, step: Step, cache: AttentionCache, space: Space) -> Tensor:
+        n = step.decodes
+        table, lengths = asked(step.block_table), asked(step.lengths)
+        scales, input_scale = self.cache_scales, self.o_proj.input_scale
+        return attention_cuda.decode(
+            q[:n],
+            qkv[:n],
+            cache.k,
+            cache.v,
+            table,
+            lengths,
+            scales,
+            space.attention,
+            input_scale=input_scale,
+            dependent=True,
+        )
+
+    def _runs(self, q: Tensor, qkv: Tensor, step: Step, cache: AttentionCache) -> Tensor:
+        out = [
+            attention.prefill(q[r.start : r.end], cache.k, cache.v, r.kv_slots, r.position, *self.cache_scales)
+            for r in step.runs
+        ]
+        joined = torch.cat(out) if len(out) > 1 else out[0]
+        return attention_gate(joined, qkv[step.decodes :], self.o_proj.input_scale)
+
+
+class GatedDeltaNet:
+    """Projection (b and a already made beside the norm), one step of the rule, projection."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        config, weights = source.config, source.weights
+        self.in_proj_qkvz = pack_w8a8(fp8(source, f"{name}.in_proj_qkv", f"{name}.in_proj_z"))
+        ba = fuse([weights.linear(f"{name}.in_proj_b"), weights.linear(f"{name}.in_proj_a")])
+        if not isinstance(ba, DenseWeight) or ba.weight.dtype != torch.bfloat16:
+            raise WeightError(f"{name}.in_proj_b: found {type(ba).__name__}, expected bfloat16")
+        self.in_proj_ba = ba.weight
+        self.out_proj = pack_w8a8(fp8(source, f"{name}.out_proj"))
+        self.core = gdn.GdnWeights(
+            conv=weights.tensor(f"{name}.conv1d.weight").float().squeeze(1).contiguous(),
+            decay_rate=-weights.tensor(f"{name}.A_log").float().exp(),
+            dt_bias=weights.tensor(f"{name}.dt_bias").float(),
+            norm=weights.tensor(f"{name}.norm.weight").float(),
+            eps=config.rms_norm_eps,
+            key_heads=config.linear_num_key_heads,
+            value_heads=config.linear_num_value_heads,
+            key_dim=config.linear_key_head_dim,
+            value_dim=config.linear_value_head_dim,
+        )
+
+    def __call__(
+        self, norm: Norm, parts: Tensor | None, residual: Tensor, step: Step, cache: GdnCache, space: Space
+    ) -> tuple[Tensor, Tensor]:
+        """-> (planes, residual)."""
+        # Beyond a few tokens the norm would be repeated too often beside the small product.
+        few = residual.shape[0] <= MAX_TOKENS
+        normed, residual = norm.add(
+            parts,
+            residual,
+            want_out=not few,
+            input_scale=self.in_proj_qkvz.input_scale,
+            small_weight=self.in_proj_ba if few else None,
+        )
+        ba = asked(normed.small) if few else F.linear(asked(normed.out), self.in_proj_ba)
+        qkvz = project(asked(normed.quantised), self.in_proj_qkvz, space.scratch)
+        mixed = []
+        if step.decodes:
+            mixed.append(self._decode(qkvz, ba, step, cache, space))
+        if step.runs:
+            mixed.append(self._runs(qkvz, ba, step, cache))
+        return planes(_join(mixed), self.out_proj, space.scratch), residual
+
+    def _decode(self, qkvz: Tensor, ba: Tensor, step: Step, cache: GdnCache, space: Space) -> Tensor:
+        n = step.decodes
+        return gdn_cuda.decode(
+            qkvz[:n],
+            ba[:n],
+            cache.conv,
+            cache.recurrent,
+            step.state_slots,
+            self.core,
+            space.gdn_readers,
+            input_scale=self.out_proj.input_scale,
+            dependent=True,
+        )
+
+    def _runs(self, qkvz: Tensor, ba: Tensor, step: Step, cache: GdnCache) -> Tensor:
+        # Triton is part of a CUDA torch only.
+        from engine.ops.gdn.cuda_prefill import prefill
+
+        first = step.decodes
+        width = self.core.value_heads * self.core.value_dim
+        out = torch.empty(qkvz.shape[0] - first, width, dtype=torch.float8_e4m3fn, device=qkvz.device)
+        for run in step.runs:
+            rows, target = slice(run.start, run.end), out[run.start - first : run.end - first]
+            state = (cache.conv, cache.recurrent, run.state_slot)
+            prefill(qkvz[rows], ba[rows], *state, self.core, target, self.out_proj.input_scale)
+        return out
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    """e4m3 rows one after another; as bytes, since not every operator has a float8 form."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([p.view(torch.uint8) for p in parts]).view(torch.float8_e4m3fn)

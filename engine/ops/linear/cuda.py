@@ -1,0 +1,143 @@
+"""Products of packed weights on CUDA: streamed for up to 32 tokens, a library product over row-major scratch beyond.
+
+A weight is resident once, as the units of engine/ops/{w4a16,w8a8}. For more tokens than the streaming kernels take, it
+is written out row by row into scratch that all layers share (NVFP4 as bfloat16 with every scale applied, rounded once,
+as `Nvfp4Weight.dequantize` specifies; FP8 as the same bytes) and multiplied by a library. Rejected: a second resident
+copy (15 GB more for the 27B).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.kernels import library
+from engine.kernels.skinny import MAX_TOKENS, TILE_ROWS
+from engine.ops.w4a16 import pack as w4a16_pack
+from engine.ops.w4a16.cuda import w4a16, w4a16_partial, w4a16_swiglu
+from engine.ops.w8a8 import pack as w8a8_pack
+from engine.ops.w8a8.cuda import w8a8, w8a8_partial
+from engine.weights.types import Fp8Weight, Nvfp4Weight, WeightError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class W4A16:
+    """An NVFP4 matrix [n, k] in units; bfloat16 activations."""
+
+    units: Tensor
+    """uint8 [n/16, k/256, 2304]."""
+    row_scale: Tensor
+    """fp32 [n]."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.units.shape[0] * TILE_ROWS, self.units.shape[1] * w4a16_pack.UNIT_K
+
+    @property
+    def scratch_bytes(self) -> int:
+        """What it needs to be written out in row order."""
+        n, k = self.shape
+        return 2 * n * k
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class W8A8:
+    """An FP8 matrix [n, k] in units, for inputs quantised to E4M3 with one static scale."""
+
+    units: Tensor
+    """uint8 [n/16, k/128, 2048]."""
+    row_scale: Tensor
+    """fp32 [n]: the weight's times input_scale, since nothing stands between the two in a product."""
+    input_scale: Tensor
+    """fp32 []."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.units.shape[0] * TILE_ROWS, self.units.shape[1] * w8a8_pack.UNIT_K
+
+    @property
+    def scratch_bytes(self) -> int:
+        n, k = self.shape
+        return n * k
+
+
+Packed = W4A16 | W8A8
+
+
+def pack_w4a16(weight: Nvfp4Weight) -> W4A16:
+    return W4A16(w4a16_pack.pack(weight.packed, weight.block_scale), weight.row_scale)
+
+
+def pack_gate_up(gate: Nvfp4Weight, up: Nvfp4Weight) -> W4A16:
+    """One matrix of 2n rows, eight of gate and eight of up in turn: what `swiglu` expects."""
+    packed = w4a16_pack.interleave(gate.packed, up.packed)
+    block_scale = w4a16_pack.interleave(gate.block_scale, up.block_scale)
+    return W4A16(w4a16_pack.pack(packed, block_scale), w4a16_pack.interleave(gate.row_scale, up.row_scale))
+
+
+def pack_w8a8(weight: Fp8Weight) -> W8A8:
+    """Raises WeightError for a weight whose input is quantised per token."""
+    if weight.input_scale is None:
+        raise WeightError("w8a8: found no input_scale (dynamic, per token); expected a static one")
+    return W8A8(w8a8_pack.pack(weight.weight), weight.row_scale * weight.input_scale, weight.input_scale)
+
+
+class Scratch:
+    """Where one weight at a time lies in row order. Work on it is ordered by the stream it all runs on."""
+
+    def __init__(self, nbytes: int, device: torch.device) -> None:
+        self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
+
+    def rows(self, weight: Packed) -> Tensor:
+        """[n, k] in bfloat16 or float8_e4m3fn, valid until the next call. Raises ValueError where it does not fit."""
+        n, k = weight.shape
+        if weight.scratch_bytes > self.buffer.numel():
+            raise ValueError(
+                f"scratch: found {self.buffer.numel()} bytes for {n}x{k}; expected at least {weight.scratch_bytes}"
+            )
+        out = self.buffer[: weight.scratch_bytes]
+        if isinstance(weight, W4A16):
+            out = out.view(torch.bfloat16).view(n, k)
+            library.call("engine_w4a16_rows", out.device, weight.units, weight.row_scale, out, n, k)
+        else:
+            out = out.view(torch.float8_e4m3fn).view(n, k)
+            library.call("engine_w8a8_rows", out.device, weight.units, out, n, k)
+        return out
+
+
+def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
+    """x bf16 (W4A16) or e4m3 (W8A8) [m, k] -> bf16 [m, n]."""
+    if x.shape[0] <= MAX_TOKENS:
+        product = w4a16 if isinstance(weight, W4A16) else w8a8
+        out: Tensor = product(x, weight.units, weight.row_scale, dependent=True)
+        return out
+    matrix = scratch.rows(weight).t()
+    if isinstance(weight, W4A16):
+        return torch.mm(x, matrix)
+    ones = torch.ones(x.shape[0], 1, device=x.device)
+    return torch._scaled_mm(x, matrix, scale_a=ones, scale_b=weight.row_scale[None], out_dtype=torch.bfloat16)
+
+
+def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
+    """The same product as fp32 [parts, m, n] whose sum over parts it is: what `norm.cuda.add_norm` reads."""
+    if x.shape[0] <= MAX_TOKENS:
+        product = w4a16_partial if isinstance(weight, W4A16) else w8a8_partial
+        out: Tensor = product(x, weight.units, weight.row_scale, dependent=True)
+        return out
+    if isinstance(weight, W4A16):
+        return torch.mm(x, scratch.rows(weight).t(), out_dtype=torch.float32)[None]
+    return project(x, weight, scratch).float()[None]
+
+
+def swiglu(x: Tensor, weight: W4A16, scratch: Scratch) -> Tensor:
+    """silu(gate x) · up x with a weight of `pack_gate_up`: bf16 [m, k] -> bf16 [m, n/2]."""
+    if x.shape[0] <= MAX_TOKENS:
+        out: Tensor = w4a16_swiglu(x, weight.units, weight.row_scale, dependent=True)
+        return out
+    y = project(x, weight, scratch)
+    m, n = y.shape
+    out = y.new_empty(m, n // 2)
+    library.call("engine_swiglu", y.device, y, out, m, n // 2)
+    return out
