@@ -48,3 +48,17 @@ def test_w8a8_pack_is_a_permutation(shape: tuple[int, int, int]) -> None:
 def test_w4a16_refuses_shapes_it_cannot_tile(n: int, k: int) -> None:
     with pytest.raises(ValueError, match=f"w4a16: shape {n}x{k}"):
         w4a16.pack(torch.zeros(n, k // 2, dtype=torch.uint8), torch.zeros(n, k // 16).to(torch.float8_e4m3fn))
+
+
+def test_interleave_alternates_eight_rows_of_each_and_keeps_the_dtype() -> None:
+    gate = torch.arange(16, dtype=torch.float32)
+    assert w4a16.interleave(gate, gate + 100).tolist() == [
+        *range(8),
+        *range(100, 108),
+        *range(8, 16),
+        *range(108, 116),
+    ]
+    scale = torch.full((8, 3), 2.0).to(torch.float8_e4m3fn)
+    assert w4a16.interleave(scale, scale).dtype == torch.float8_e4m3fn
+    with pytest.raises(ValueError, match="rows a multiple of 8"):
+        w4a16.interleave(gate[:12], gate[:12])
