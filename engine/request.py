@@ -7,6 +7,7 @@ and `state_slot`, appends to `output_ids` what the runner sampled, and stamps th
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -26,9 +27,22 @@ class FinishReason(enum.StrEnum):
     ERROR = "error"
 
 
+RANGES: Mapping[str, tuple[float, float]] = {
+    "temperature": (0.0, 1000.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (0, 2**31 - 1),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (0.001, 1000.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+"""Bounds, both included. Inside them every logit stays finite in fp32, so a draw always finds a token; a temperature of
+1e39 or a penalty of 1e-45 makes NaN, and NaN selects an id that does not exist."""
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """What the API asked for, validated by server/protocol.py. temperature 0 is greedy: the lowest id of a tie wins."""
+    """What was asked for. ValueError outside RANGES. temperature 0 is greedy: the lowest id of a tie wins."""
 
     max_tokens: int
     min_tokens: int = 0
@@ -48,6 +62,12 @@ class SamplingParams:
     logprobs: int | None = None
     """Number of top entries beside each sampled token; 0: the token's own; -1: the vocabulary; None: none."""
     prompt_logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # written so that NaN fails
+                raise ValueError(f"{name} is {value}; expected {low} to {high}")
 
 
 @dataclass(slots=True, eq=False)

@@ -29,12 +29,8 @@ async def completions(request: HttpRequest) -> Response:
     prompts = await prompts_of(body, service)
     answer_id = new_id("cmpl")
     choices: list[Choice] = []
-    for index, (ids, text) in enumerate(prompts):
-        echo = None
-        if body.echo:
-            tokenizer = service.require_tokenizer("`echo`")
-            echo = text if text is not None else tokenizer.decode(ids, skip_special_tokens=False)
-        choices += make_choices(body, answer_id, index, ids, service, echo)
+    for index, prompt in enumerate(prompts):
+        choices += make_choices(body, answer_id, index, prompt, service)
     form = CompletionForm(body, answer_id, service, choices)
     session = Session(service, choices)
     session.submit()  # last: from here on only the answer below frees what runs

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 
 import orjson
 from starlette.responses import Response
+
+SHOWN_CHARS = 60
+"""How much of a client's own value a message repeats."""
 
 
 class ApiError(Exception):
@@ -28,6 +32,15 @@ class ApiError(Exception):
         """OpenAI's coarse class of the error, from the status."""
         return _TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
 
+
+def shown(value: object) -> str:
+    """`value` as a message quotes it: never longer than SHOWN_CHARS, however long, deep or wide it is."""
+    text = _short.repr(value)
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 3] + "..."
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = SHOWN_CHARS
 
 _TYPES = {401: "authentication_error", 404: "not_found_error", 503: "service_unavailable"}
 

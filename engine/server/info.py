@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import time
 
@@ -113,4 +114,5 @@ async def detokenize(request: HttpRequest) -> Response:
     service.check_model(body.model)
     check_token_ids("tokens", body.tokens, info.vocab_size)
     tokenizer = service.require_tokenizer("/detokenize")
-    return json_response({"prompt": tokenizer.decode(body.tokens, skip_special_tokens=False)})
+    text = await asyncio.to_thread(tokenizer.decode, body.tokens, skip_special_tokens=False)
+    return json_response({"prompt": text})

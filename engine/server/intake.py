@@ -11,7 +11,7 @@ from engine.request import Request, SamplingParams
 from engine.server.choice import Choice
 from engine.server.errors import ApiError
 from engine.server.protocol import CompletionBody, SamplingBody
-from engine.server.sampling import check_token_ids, sampling_params, stop_strings
+from engine.server.sampling import check_prompt_length, check_token_ids, sampling_params, stop_strings
 from engine.server.service import Service
 from engine.server.text import NoText, StopStrings
 
@@ -23,11 +23,13 @@ Prompt = tuple[list[int], str | None]
 
 
 def make_choices(
-    body: CompletionBody, answer_id: str, prompt_index: int, ids: list[int], service: Service, echo: str | None
+    body: CompletionBody, answer_id: str, prompt_index: int, prompt: Prompt, service: Service
 ) -> list[Choice]:
     """n choices of one prompt. max_tokens 0 becomes one token that is thrown away: a prompt is run to sample."""
     _, info = service.require()
+    ids, text = prompt
     params = sampling_params(body, len(ids), info, service.config.server)
+    echo = _echo(ids, text, service) if body.echo else None
     prompt_only = params.max_tokens == 0
     if body.echo and body.logprobs is not None and params.prompt_logprobs is None:
         params = dataclasses.replace(params, prompt_logprobs=body.logprobs)
@@ -40,6 +42,11 @@ def make_choices(
     for choice in choices:
         choice.prompt_index, choice.prompt_only, choice.echo = prompt_index, prompt_only, echo
     return choices
+
+
+def _echo(ids: list[int], text: str | None, service: Service) -> str:
+    tokenizer = service.require_tokenizer("`echo`")
+    return tokenizer.decode(ids, skip_special_tokens=False) if text is None else text
 
 
 def per_choice(params: SamplingParams, n: int) -> list[SamplingParams]:
@@ -87,13 +94,18 @@ async def prompts_of(body: CompletionBody, service: Service) -> list[Prompt]:
             prompts.append((await encode(service, one, add_special_tokens=body.add_special_tokens), one))
         else:
             ids = cast("list[int]", one)
+            check_prompt_length("prompt", len(ids), info)  # first: its cost does not grow with what a client sends
             check_token_ids("prompt", ids, info.vocab_size)
             prompts.append((ids, None))
     return prompts
 
 
 async def encode(service: Service, text: str, *, add_special_tokens: bool) -> list[int]:
-    tokenizer = service.require_tokenizer("a text prompt")
+    """Raises ApiError 400 for a token that the tokenizer knows and the model does not: they are separate files."""
+    tokenizer, (_, info) = service.require_tokenizer("a text prompt"), service.require()
     if len(text) < ENCODE_IN_THREAD_CHARS:
-        return tokenizer.encode(text, add_special_tokens=add_special_tokens)
-    return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+        ids = tokenizer.encode(text, add_special_tokens=add_special_tokens)
+    else:
+        ids = await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+    check_token_ids("the tokenizer's output", ids, info.vocab_size)
+    return ids

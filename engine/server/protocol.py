@@ -3,14 +3,53 @@
 from __future__ import annotations
 
 import difflib
-from typing import Annotated, Any, Literal, TypeVar
+from itertools import chain
+from typing import Annotated, Any, TypeVar, cast
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, PlainValidator, ValidationError
 
-from engine.server.errors import ApiError
+from engine.request import RANGES
+from engine.server.errors import SHOWN_CHARS, ApiError, shown
+
+MAX_STOP_TOKEN_IDS = MAX_LOGIT_BIAS = 1024
+"""Both are looked at in every step that the request takes part in, so every other request pays for them."""
+
+
+def _within(name: str) -> Any:
+    """An optional number of engine.request.RANGES."""
+    low, high = RANGES[name]
+    return Field(None, ge=low, le=high, allow_inf_nan=False)
+
+
+def _prompt(value: object) -> str | list[str] | list[int] | list[list[int]]:
+    """One pass by exact type. A union of list types was rejected: pydantic tries each of them on the whole list and
+    keeps one error per element, which turned 30 MB of `true` into 20 GB and minutes."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        kinds = set(map(type, value))
+        if kinds in (set(), {str}, {int}) or (kinds == {list} and set(map(type, chain.from_iterable(value))) <= {int}):
+            return cast("list[int]", value)
+    raise ValueError("expected a text, a list of texts, a list of token ids or a list of lists of token ids")
+
+
+def _stop(value: object) -> str | list[str]:
+    if isinstance(value, str) or (isinstance(value, list) and set(map(type, value)) <= {str}):
+        return cast("list[str]", value)
+    raise ValueError("expected a text or a list of texts")
+
+
+def _few(value: object) -> object:
+    """Before each entry is looked at: a mapping, unlike a list, has no fail-fast mode."""
+    if isinstance(value, dict) and len(value) > MAX_LOGIT_BIAS:
+        raise ValueError(f"found {len(value)} entries; at most {MAX_LOGIT_BIAS} are allowed")
+    return value
+
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+TokenIds = Annotated[list[int], FailFast()]
+Messages = Annotated[list[dict[str, Any]], FailFast()]
 
 
 class StreamOptions(BaseModel):
@@ -33,17 +72,18 @@ class SamplingBody(BaseModel):
     n: int = Field(1, ge=1)
     max_tokens: int | None = Field(None, ge=0)
     min_tokens: int = Field(0, ge=0)
-    temperature: Finite | None = Field(None, ge=0)
+    temperature: float | None = _within("temperature")
     top_p: Finite | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=-1)
-    min_p: Finite | None = Field(None, ge=0, le=1)
+    """-1 and 0 keep the whole vocabulary; so does anything above its size."""
+    min_p: float | None = _within("min_p")
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     presence_penalty: Finite = Field(0.0, ge=-2, le=2)
     frequency_penalty: Finite = Field(0.0, ge=-2, le=2)
-    repetition_penalty: Finite | None = Field(None, gt=0)
-    logit_bias: dict[str, Finite] = {}
-    stop: str | list[str] = []
-    stop_token_ids: list[int] = []
+    repetition_penalty: float | None = _within("repetition_penalty")
+    logit_bias: Annotated[dict[str, Finite], BeforeValidator(_few)] = {}
+    stop: Annotated[str | list[str], PlainValidator(_stop)] = []
+    stop_token_ids: TokenIds = Field([], max_length=MAX_STOP_TOKEN_IDS)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
@@ -56,14 +96,14 @@ class SamplingBody(BaseModel):
 
 
 class CompletionBody(SamplingBody):
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: Annotated[str | list[str] | list[int] | list[list[int]], PlainValidator(_prompt)]
     echo: bool = False
     logprobs: int | None = Field(None, ge=-1)
     add_special_tokens: bool = True
 
 
 class ChatBody(SamplingBody):
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Messages = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=-1)
@@ -77,7 +117,7 @@ class TokenizeBody(BaseModel):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Annotated[list[dict[str, Any]] | None, FailFast()] = None
     add_special_tokens: bool | None = None
     """Default: true for a prompt, false for messages, whose template writes them itself."""
     add_generation_prompt: bool = True
@@ -89,7 +129,7 @@ class DetokenizeBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     model: str | None = None
-    tokens: list[int]
+    tokens: TokenIds
 
 
 UNSUPPORTED: dict[str, tuple[object, ...]] = {
@@ -162,25 +202,22 @@ def _refuse_unless_neutral(name: str, value: object, kind: type[BaseModel]) -> N
         if not any(type(value) is type(neutral) and value == neutral for neutral in UNSUPPORTED[name]):
             raise ApiError(f"`{name}` is not supported; leave it out", param=name, code="unsupported_parameter")
         return
+    name = name[:SHOWN_CHARS]  # difflib indexes every character of it
     near = difflib.get_close_matches(name, kind.model_fields, n=1)
     hint = f"did you mean `{near[0]}`?" if near else "leave it out"
     raise ApiError(f"unknown parameter `{name}`; {hint}", param=name, code="unknown_parameter")
 
 
 def _first(error: ValidationError) -> ApiError:
-    """The first complaint; for a union (prompt, stop) all its shapes at once would be noise."""
+    """The first complaint alone."""
     problem = error.errors(include_url=False, include_context=False)[0]
     path = [str(part) for part in problem["loc"]]
     if problem["type"] == "missing":
         return ApiError(f"`{path[0]}` is missing", param=path[0], code="missing_parameter")
-    shapes: dict[str, Literal[True] | str] = {
-        "prompt": "a text, a list of texts, a list of token ids or a list of lists of token ids",
-        "stop": "a text or a list of texts",
-    }
-    if path[0] in shapes:
-        return ApiError(f"`{path[0]}` must be {shapes[path[0]]}", param=path[0], code="invalid_type")
     if problem["type"] == "extra_forbidden":
-        return ApiError(f"unknown parameter `{'.'.join(path)}`; leave it out", param=path[0], code="unknown_parameter")
-    found = repr(problem["input"])
-    found = found if len(found) <= 60 else found[:57] + "..."
-    return ApiError(f"`{'.'.join(path)}` is {found}; {problem['msg'].lower()}", param=path[0], code="invalid_value")
+        return ApiError(
+            f"unknown parameter `{'.'.join(path)[:SHOWN_CHARS]}`; leave it out", param=path[0], code="unknown_parameter"
+        )
+    where, complaint = ".".join(path)[:SHOWN_CHARS], problem["msg"].removeprefix("Value error, ")
+    message = f"`{where}` is {shown(problem['input'])}; {complaint[0].lower()}{complaint[1:]}"
+    return ApiError(message, param=path[0], code="invalid_value")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 from engine.config import ServerConfig
 from engine.request import SamplingParams
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, shown
 from engine.server.protocol import ChatBody, CompletionBody, SamplingBody
 from engine.server.service import ModelInfo
 
@@ -14,6 +16,9 @@ GREEDY_BELOW = 1e-5
 MAX_STOPS, MAX_STOP_CHARS = 64, 1024
 """Every token's text is compared with every stop string, on the thread that carries all streams."""
 
+TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
+"""One spelling per id: `1` and `01` would be two biases of one token."""
+
 COMPLETION_MAX_TOKENS = 16
 """OpenAI's default for /v1/completions; chat's default is what the context leaves."""
 
@@ -22,16 +27,9 @@ def sampling_params(
     body: CompletionBody | ChatBody, prompt_tokens: int, info: ModelInfo, limits: ServerConfig
 ) -> SamplingParams:
     """Raises ApiError 400 with field and numbers. What only the prompt leaves no room for is cut, as in vLLM."""
+    param = "prompt" if isinstance(body, CompletionBody) else "messages"
+    check_prompt_length(param, prompt_tokens, info)
     room = info.max_model_len - prompt_tokens
-    if prompt_tokens == 0:
-        raise ApiError("the prompt is empty; send at least one token", param="prompt", code="empty_prompt")
-    if room < 1:
-        raise ApiError(
-            f"the prompt has {prompt_tokens} tokens and this model takes {info.max_model_len} for prompt and output "
-            f"together; shorten it to {info.max_model_len - 1} at most",
-            param="prompt" if isinstance(body, CompletionBody) else "messages",
-            code="context_length_exceeded",
-        )
     asked, logprobs = _completion_lengths(body) if isinstance(body, CompletionBody) else _chat_lengths(body)
     if asked is not None and asked > info.max_model_len:
         raise ApiError(
@@ -61,23 +59,42 @@ def sampling_params(
         raise ApiError(f"`n` is {body.n}; this server allows {limits.max_n}", param="n", code="limit_exceeded")
     if body.n > 1 and temperature == 0.0:
         raise ApiError(f"`n` is {body.n} at temperature 0, where all choices are equal; ask for 1", param="n")
+    stop_token_ids = _stop_token_ids(body, info)
+    if body.min_tokens and len(info.eos_ids.union(stop_token_ids)) >= info.vocab_size:
+        raise ApiError(
+            "`min_tokens` forbids every stop token, and `stop_token_ids` names the whole vocabulary; name fewer",
+            param="stop_token_ids",
+        )
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=body.min_tokens,
         temperature=temperature,
         top_p=chosen("top_p", 1.0),
-        top_k=max(0, int(chosen("top_k", 0))),
+        top_k=min(max(0, int(chosen("top_k", 0))), info.vocab_size),
         min_p=chosen("min_p", 0.0),
         seed=body.seed,
         repetition_penalty=chosen("repetition_penalty", 1.0),
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         logit_bias=_logit_bias(body, info),
-        stop_token_ids=_stop_token_ids(body, info),
+        stop_token_ids=stop_token_ids,
         ignore_eos=body.ignore_eos,
         logprobs=logprobs,
         prompt_logprobs=body.prompt_logprobs,
     )
+
+
+def check_prompt_length(param: str, tokens: int, info: ModelInfo) -> None:
+    """Raises ApiError 400 for an empty prompt and for one that leaves no room for an output token."""
+    if tokens == 0:
+        raise ApiError("the prompt is empty; send at least one token", param="prompt", code="empty_prompt")
+    if tokens >= info.max_model_len:
+        raise ApiError(
+            f"the prompt has {tokens} tokens and this model takes {info.max_model_len} for prompt and output together; "
+            f"shorten it to {info.max_model_len - 1} at most",
+            param=param,
+            code="context_length_exceeded",
+        )
 
 
 def _completion_lengths(body: CompletionBody) -> tuple[int | None, int | None]:
@@ -122,15 +139,15 @@ def check_token_ids(name: str, ids: list[int], vocab_size: int) -> None:
 
 def _stop_token_ids(body: SamplingBody, info: ModelInfo) -> tuple[int, ...]:
     check_token_ids("stop_token_ids", body.stop_token_ids, info.vocab_size)
-    return tuple(body.stop_token_ids)
+    return tuple(dict.fromkeys(body.stop_token_ids))
 
 
 def _logit_bias(body: SamplingBody, info: ModelInfo) -> tuple[tuple[int, float], ...]:
     """OpenAI's {"id": bias}, bias within ±100."""
     for key, bias in body.logit_bias.items():
-        if not key.isdecimal() or not -100 <= bias <= 100:
+        if not TOKEN_ID.fullmatch(key) or not -100 <= bias <= 100:
             raise ApiError(
-                f"`logit_bias` has {key!r}: {bias}; expected a token id as text and a bias from -100 to 100",
+                f"`logit_bias` has {shown(key)}: {bias}; expected a token id as text and a bias from -100 to 100",
                 param="logit_bias",
             )
     ids = [int(key) for key in body.logit_bias]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.batch import Delivery
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request
-from engine.server.errors import ApiError, not_ready
+from engine.server.errors import ApiError, not_ready, shown
 from engine.server.metrics import Metrics
 from engine.server.template import ChatTemplate
 from engine.server.tokenizer import Tokenizer
@@ -128,7 +128,7 @@ class Service:
     def check_model(self, model: str | None) -> None:
         if model is not None and model != self.name:
             raise ApiError(
-                f"model `{model}` is not served here; this server has `{self.name}`",
+                f"model {shown(model)} is not served here; this server has `{self.name}`",
                 status=404,
                 param="model",
                 code="model_not_found",

@@ -58,8 +58,14 @@ class Session:
 
     def submit(self) -> None:
         """All choices or none. Raises ApiError 503 where the queue is full or the engine stopped, 400 where refused."""
-        room = self._service.config.scheduler.max_waiting - self._engine.stats().waiting
+        limit = self._service.config.scheduler.max_waiting
+        room = limit - self._engine.stats().waiting
         try:
+            if len(self.choices) > limit:
+                raise RequestRefused(
+                    f"prompts times `n` make {len(self.choices)} sequences, and the queue takes {limit} at most "
+                    "(--max-waiting); send fewer at once"
+                )
             if len(self.choices) > room:
                 raise QueueFull(f"{len(self.choices)} more requests do not fit the queue, which takes {room} now")
             for choice in self.choices:

@@ -12,7 +12,7 @@ from jinja2 import TemplateError
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from engine.server.errors import ApiError
+from engine.server.errors import ApiError, shown
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
@@ -53,23 +53,25 @@ class ChatTemplate:
                 messages=checked,
                 add_generation_prompt=add_generation_prompt,
             )
-        except (TemplateError, TypeError, ValueError, AttributeError, KeyError) as error:
-            raise ApiError(f"the chat template refuses these messages: {error}", param="messages") from error
+        except Exception as error:  # a template is a program: whatever it raises is its answer to these messages
+            reason = str(error) or type(error).__name__
+            raise ApiError(f"the chat template refuses these messages: {reason[:500]}", param="messages") from error
 
     def thinks(self) -> bool:
         """Whether this model writes <think> … </think>."""
         return "<think>" in self.source
 
     def _message(self, index: int, message: Mapping[str, Any]) -> dict[str, Any]:
-        if message.get("role") not in ROLES:
+        role = message.get("role")
+        if not isinstance(role, str) or role not in ROLES:
             raise ApiError(
-                f"messages[{index}] has role {message.get('role')!r}; expected one of {', '.join(sorted(ROLES))}",
+                f"messages[{index}] has role {shown(role)}; expected one of {', '.join(sorted(ROLES))}",
                 param="messages",
             )
-        if message.get("tool_calls") or message["role"] == "tool":
+        if message.get("tool_calls") or role == "tool":
             raise ApiError(f"messages[{index}]: tool calls are not supported", param="messages")
         content = message.get("content")
-        if content is None and message["role"] == "assistant":
+        if content is None and role == "assistant":
             content = ""
         if isinstance(content, list):
             texts = [_text_of(index, part) for part in content]
@@ -85,7 +87,7 @@ class ChatTemplate:
             shown = self._template.render(
                 **self._special_tokens, messages=[{"role": "user", "content": [part]}], add_generation_prompt=False
             )
-        except (TemplateError, TypeError, ValueError, AttributeError, KeyError):
+        except Exception:  # noqa: BLE001  (as in `render`: its answer is that it takes no parts)
             return False
         return "probe" in shown and "'text'" not in shown and '"text"' not in shown
 
@@ -94,7 +96,7 @@ def _text_of(index: int, part: object) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
     kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-    raise ApiError(f"messages[{index}] has a part of type {kind!r}; this engine takes text only", param="messages")
+    raise ApiError(f"messages[{index}] has a part of type {shown(kind)}; this engine takes text only", param="messages")
 
 
 def _content(token: object) -> str:
