@@ -53,7 +53,7 @@ class Inputs:
         vectors = {name: self.device[i * n : (i + 1) * n] for i, name in enumerate(VECTORS)}
         lengths = vectors.pop("lengths")
         table = self.device[len(VECTORS) * n : self.size(n)].view(n, self.width)
-        return Step(**vectors, decodes=n, pages=None, runs=(), block_table=table, lengths=lengths)
+        return Step(**vectors, decodes=n, pages=None, runs=(), block_table=table, lengths=lengths, chunks=None)
 
     def fill(self, segments: Sequence[Segment], block_tokens: int) -> None:
         """Raises ValueError where a segment's blocks do not cover its token, or are more than a row holds."""

@@ -8,7 +8,7 @@ import torch
 
 from engine.batch import Batch, Segment
 from engine.models.step import Run, Step
-from engine.ops import attention
+from engine.ops import attention, gdn
 
 
 def build_step(batch: Batch, block_tokens: int, device: torch.device) -> Step:
@@ -51,6 +51,7 @@ def build_step(batch: Batch, block_tokens: int, device: torch.device) -> Step:
         runs=tuple(runs),
         block_table=table,
         lengths=lengths,
+        chunks=gdn.chunks([r.end - r.start for r in runs], [r.state_slot for r in runs], device) if runs else None,
     )
 
 

@@ -167,8 +167,8 @@ class GatedDeltaNet:
             n = step.decodes
             rows = (qkv[:n], z[:n], b[:n], a[:n])
             out.append(gdn.decode(*rows, cache.conv, cache.recurrent, step.state_slots, core))
-        for run in step.runs:
-            span = slice(run.start, run.end)
-            rows = (qkv[span], z[span], b[span], a[span])
-            out.append(gdn.prefill(*rows, cache.conv, cache.recurrent, run.state_slot, core))
+        if step.chunks is not None:
+            n = step.decodes
+            rows = (qkv[n:], z[n:], b[n:], a[n:])
+            out.append(gdn.prefill_runs(*rows, cache.conv, cache.recurrent, step.chunks, core))
         return self.out_proj(torch.cat(out) if len(out) > 1 else out[0])

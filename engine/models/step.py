@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.ops.attention import Pages
+from engine.ops.gdn import Chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,5 @@ class Step:
     """int64 [decodes, blocks] of the decoding sequences, padding arbitrary: what `pages` was made from, for kernels."""
     lengths: Tensor | None = None
     """int64 [decodes]: tokens of each decoding sequence, this one included."""
+    chunks: Chunks | None = None
+    """Of the runs; None without any."""

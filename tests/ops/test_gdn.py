@@ -82,6 +82,39 @@ def test_pieces_equal_the_whole(cuts, generator):
     assert torch.equal(conv[1], conv[0])
 
 
+@pytest.mark.parametrize("lengths", [(1, 1), (64, 64, 64), (3, 130, 1, 64, 65), (5, 2), (200, 7, 128)], ids=str)
+def test_runs_equal_each_sequence_alone(lengths, generator):
+    weights = make_weights(generator)
+    rows = make_rows(sum(lengths), generator)
+    conv, state = make_state(9, generator)
+    slots = torch.randperm(9, generator=generator)[: len(lengths)]
+    others = [slot for slot in range(9) if slot not in slots]
+    conv[others], state[others] = float("nan"), float("nan")
+    conv_alone, state_alone = conv.clone(), state.clone()
+    alone, start = [], 0
+    for length, slot in zip(lengths, slots.tolist(), strict=True):
+        part = tuple(x[start : start + length] for x in rows)
+        alone.append(gdn.prefill(*part, conv_alone, state_alone, slot, weights))
+        start += length
+    runs = gdn.chunks(lengths, slots.tolist(), torch.device("cpu"))
+    together = gdn.prefill_runs(*rows, conv, state, runs, weights)
+    torch.testing.assert_close(together, torch.cat(alone), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(state, state_alone, rtol=1e-4, atol=1e-5, equal_nan=True)
+    torch.testing.assert_close(conv, conv_alone, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_run_that_is_not_finite_stays_alone(generator):
+    weights, lengths = make_weights(generator), (70, 3, 20)
+    rows = make_rows(sum(lengths), generator)
+    for x in rows:
+        x[70:73] = float("nan")
+    conv, state = make_state(3, generator)
+    runs = gdn.chunks(lengths, range(3), torch.device("cpu"))
+    out = gdn.prefill_runs(*rows, conv, state, runs, weights)
+    assert out.isfinite().all(-1).tolist() == [not 70 <= row < 73 for row in range(93)]
+    assert state.isfinite().flatten(1).all(-1).tolist() == [True, False, True]
+
+
 def test_strong_decay_does_not_overflow(generator):
     weights, (qkv, z, b, a) = make_weights(generator), make_rows(130, generator)
     conv, state = make_state(1, generator)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from engine.ops.linear import Budget, linear, naive, prepare
-from engine.ops.linear.quantize import quantize_per_token
+from engine.ops.linear.quantize import quantize_per_token, round_e4m3
 from engine.weights.types import DenseWeight, Fp8Weight, Nvfp4Weight, Weight
 
 KINDS = ["dense-bf16", "dense-f32", "nvfp4", "fp8-static", "fp8-dynamic"]
@@ -102,3 +102,14 @@ def test_row_of_zeros_stays_finite():
     values, scale = quantize_per_token(torch.zeros(2, K))
     assert torch.equal(values, torch.zeros(2, K))
     assert bool((scale > 0).all())
+
+
+def test_round_e4m3_equals_the_conversion_to_float8_and_back():
+    codes = torch.arange(0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    ties = (codes[1:] + codes[:-1]) / 2
+    around = torch.cat([torch.nextafter(ties, ties.new_tensor(to)) for to in (-1.0, 500.0)])
+    bits = torch.arange(0, torch.tensor(448.0).view(torch.int32).item(), 1009, dtype=torch.int32)
+    x = torch.cat((codes, ties, around, bits.view(torch.float32), torch.tensor([448.0, 2.0**-149])))
+    x = torch.cat((x, -x))
+    assert torch.equal(round_e4m3(x), x.to(torch.float8_e4m3fn).float())
+    assert bool(round_e4m3(torch.tensor([float("nan")])).isnan().all())

@@ -9,8 +9,10 @@ Contract. Per layer, C = conv_dim = 2·Hk·Dk + Hv·Dv channels ordered q | k | 
   [sequences, Hv·Dv], b and a [sequences, Hv], slots int64 [sequences], all different -> [sequences, Hv·Dv] in qkv's
   dtype.
 * `prefill(qkv, z, b, a, conv_state, state, slot, weights)`: a run of tokens of one sequence, in order; slot an int.
+* `prefill_runs(qkv, z, b, a, conv_state, state, runs, weights)`: the same for several sequences at once, whose runs
+  follow one another. `chunks(lengths, slots, device)` makes `runs`, once per step.
 
-Both read the slot's state and write it back in place; nothing else is touched. A slot must be zeroed before its first
+All read the slot's state and write it back in place; nothing else is touched. A slot must be zeroed before its first
 token. The value head j reads query/key head j // (Hv / Hk). Roundings: the convolution's output and the rule's output
 to the activation dtype, the gated norm's result once; the rest, gates included, is fp32.
 """
@@ -22,6 +24,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.ops.gdn import eager
+from engine.ops.gdn.eager import Chunks, chunks
+
+__all__ = ["DEVICES", "Chunks", "GdnWeights", "chunks", "decode", "prefill", "prefill_runs"]
 
 DEVICES = frozenset({"cpu", "cuda"})
 
@@ -58,4 +63,12 @@ def prefill(
     qkv: Tensor, z: Tensor, b: Tensor, a: Tensor, conv_state: Tensor, state: Tensor, slot: int, weights: GdnWeights
 ) -> Tensor:
     """A run of tokens of one sequence -> [tokens, Hv·Dv]."""
-    return eager.prefill(qkv, z, b, a, conv_state, state, slot, weights)
+    runs = chunks([qkv.shape[0]], [slot], qkv.device)
+    return prefill_runs(qkv, z, b, a, conv_state, state, runs, weights)
+
+
+def prefill_runs(
+    qkv: Tensor, z: Tensor, b: Tensor, a: Tensor, conv_state: Tensor, state: Tensor, runs: Chunks, weights: GdnWeights
+) -> Tensor:
+    """Runs of tokens of several sequences, one after the other -> [tokens, Hv·Dv]."""
+    return eager.prefill(qkv, z, b, a, conv_state, state, runs, weights)
