@@ -50,25 +50,27 @@ struct SkinnyArgs {
     int depth;                // units in flight per warp; chosen at launch from the shared memory that is left
 };
 
-// Per block. Half as many where shared memory is scarce: their rings and parts would leave no room for x, and sm_121a has
-// an eighth of the bandwidth per multiprocessor to keep up with.
-constexpr int WARPS = MAX_SHARED_BYTES < 128 * 1024 ? 8 : 16;
+// Warps per block for MT groups of 8 tokens. Half as many for more than one group, whose sums need the registers and whose
+// rows leave the ring little room, and wherever shared memory is scarce: sm_121a has an eighth of the bandwidth per
+// multiprocessor to keep up with.
+template <int MT>
+constexpr int WARPS = MAX_SHARED_BYTES < 128 * 1024 || MT > 1 ? 8 : 16;
 
 // Shared memory in order: ring, sums that wait between phases, barriers, then x and, once x is no longer read, the parts
-// of tiles in which warps met. With a single pass the parts have a place of their own, which saves a barrier.
+// of tiles in which warps met. Where they fit, the parts of a single pass have a place of their own, which saves a barrier.
 template <class W, int MT>
 struct SkinnyShared {
     static constexpr size_t TILE_BYTES = size_t(MT) * 32 * LANE_SUMS * sizeof(float);
     // A warp's run can end inside two tiles at most: its first and its last.
-    static constexpr size_t PART_BYTES = 2 * WARPS * TILE_BYTES;
+    static constexpr size_t PART_BYTES = 2 * WARPS<MT> * TILE_BYTES;
     size_t sums, barriers, parts, x, total;
-    __host__ __device__ SkinnyShared(int tokens, int phase_k, int window_tiles, bool phased, int depth) {
-        sums = size_t(WARPS) * depth * W::UNIT_BYTES;
-        barriers = sums + (phased ? window_tiles * TILE_BYTES : 0);
-        parts = barriers + (WARPS * depth + 2) * sizeof(uint64_t);   // one per stage, one for x, and padding to 16 bytes
-        x = parts + (phased ? 0 : PART_BYTES);
+    __host__ __device__ SkinnyShared(int tokens, int phase_k, int waiting_tiles, bool overlaid, int depth) {
+        sums = size_t(WARPS<MT>) * depth * W::UNIT_BYTES;
+        barriers = sums + waiting_tiles * TILE_BYTES;
+        parts = barriers + (WARPS<MT> * depth + 2) * sizeof(uint64_t);   // one per stage, one for x, and padding to 16 bytes
+        x = parts + (overlaid ? 0 : PART_BYTES);
         const size_t x_bytes = size_t(tokens) * row_bytes(phase_k);
-        total = x + (phased && x_bytes < PART_BYTES ? PART_BYTES : x_bytes);
+        total = x + (overlaid && x_bytes < PART_BYTES ? PART_BYTES : x_bytes);
     }
     // Bytes of one token's row; the padding makes the 8 lanes of a 16-byte access hit distinct banks.
     static __host__ __device__ int row_bytes(int columns) { return columns * W::X_BYTES + W::X_PAD; }
@@ -127,7 +129,7 @@ struct Pass {
     bool first_phase, last_phase;
 };
 
-template <class W>
+template <class W, int MT>
 __device__ __forceinline__ Pass pass_of(const SkinnyArgs& args, int index, int warp) {
     const int window = index / args.phases, phase = index - window * args.phases;
     const int block_tiles = share_begin(args.n / TILE_ROWS, gridDim.x, blockIdx.x);
@@ -139,22 +141,22 @@ __device__ __forceinline__ Pass pass_of(const SkinnyArgs& args, int index, int w
     pass.tiles = block_tiles + share_begin(tiles, args.windows, window + 1) - pass.tile_begin;
     pass.unit_begin = slice_units + share_begin(units, args.phases, phase);
     pass.units = slice_units + share_begin(units, args.phases, phase + 1) - pass.unit_begin;
-    pass.begin = share_begin(pass.tiles * pass.units, WARPS, warp);
-    pass.end = share_begin(pass.tiles * pass.units, WARPS, warp + 1);
+    pass.begin = share_begin(pass.tiles * pass.units, WARPS<MT>, warp);
+    pass.end = share_begin(pass.tiles * pass.units, WARPS<MT>, warp + 1);
     pass.first_phase = phase == 0, pass.last_phase = phase == args.phases - 1;
     return pass;
 }
 
 template <class W, int MT, bool PHASED, Epilogue E>
-__global__ void __launch_bounds__(WARPS * 32, 1) skinny_kernel(const SkinnyArgs args) {
+__global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyArgs args) {
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, depth = args.depth, slice = blockIdx.y;
     const int units_k = args.k / W::UNIT_K, passes = PHASED ? args.phases * args.windows : 1;
-    Pass pass = pass_of<W>(args, 0, warp);
+    Pass pass = pass_of<W, MT>(args, 0, warp);
 
     const int most_units = (units_k + args.slices - 1) / args.slices, phase_units = (most_units + args.phases - 1) / args.phases;
     const int most_tiles = (args.n / TILE_ROWS + gridDim.x - 1) / gridDim.x, window_tiles = (most_tiles + args.windows - 1) / args.windows;
-    const SkinnyShared<W, MT> layout(args.m, phase_units * W::UNIT_K, window_tiles, PHASED, depth);
+    const SkinnyShared<W, MT> layout(args.m, phase_units * W::UNIT_K, args.phases > 1 ? window_tiles : 0, PHASED, depth);
     uint8_t* ring = shared + size_t(warp) * depth * W::UNIT_BYTES;
     float4* waiting = reinterpret_cast<float4*>(shared + layout.sums);
     uint64_t* x_arrived = reinterpret_cast<uint64_t*>(shared + layout.barriers);
@@ -177,7 +179,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) skinny_kernel(const SkinnyArgs 
         next_unit++, next += W::UNIT_BYTES;
         if (++next_column == ahead.units) next_column = 0, next += size_t(units_k - ahead.units) * W::UNIT_BYTES;
         if constexpr (PHASED)
-            while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W>(args, next_pass, warp), open_pass();
+            while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W, MT>(args, next_pass, warp), open_pass();
     };
     if (lane == 0) {
         for (int i = 0; i < depth; i++) barrier_init(full + i, 1);
@@ -185,22 +187,26 @@ __global__ void __launch_bounds__(WARPS * 32, 1) skinny_kernel(const SkinnyArgs 
         barrier_init_fence();
         open_pass();
         if constexpr (PHASED)
-            while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W>(args, next_pass, warp), open_pass();
+            while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W, MT>(args, next_pass, warp), open_pass();
         for (int i = 0; i < depth && next_unit < ahead.end; i++) fetch(i);
-        if (warp == WARPS - 1) prefetch_l2(args.row_scale + pass.tile_begin * TILE_ROWS, pass.tiles * TILE_ROWS * sizeof(float));
+        if (warp == WARPS<MT> - 1) prefetch_l2(args.row_scale + pass.tile_begin * TILE_ROWS, pass.tiles * TILE_ROWS * sizeof(float));
     }
     __syncthreads();
 
     // Weights are on their way; x is the previous kernel's output. One warp waits for that kernel and copies x, and all
     // others follow through the barrier, so none writes `out` while the previous kernel may still read it.
+    // Every block starts elsewhere: all would otherwise ask the same part of the L2 for the same bytes at the same time.
     auto load_x = [&] {
-        const int bytes = pass.units * W::UNIT_K * W::X_BYTES;
-        if (lane == 0) barrier_expect_bytes(x_arrived, args.m * bytes);
+        constexpr int CHUNK_UNITS = 2048 / (W::UNIT_K * W::X_BYTES);
+        const int row_chunks = (pass.units + CHUNK_UNITS - 1) / CHUNK_UNITS, chunks = args.m * row_chunks;
+        if (lane == 0) barrier_expect_bytes(x_arrived, args.m * pass.units * W::UNIT_K * W::X_BYTES);
         __syncwarp();
-        if (lane < args.m)
-            bulk_load(x_shared + lane * layout.row_bytes(pass.units * W::UNIT_K),
-                      static_cast<const uint8_t*>(args.x) + (size_t(lane) * args.k + size_t(pass.unit_begin) * W::UNIT_K) * W::X_BYTES,
-                      bytes, x_arrived);
+        for (int i = lane; i < chunks; i += 32) {
+            const int chunk = (i + blockIdx.x) % chunks, token = chunk / row_chunks, unit = (chunk - token * row_chunks) * CHUNK_UNITS;
+            bulk_load(x_shared + token * layout.row_bytes(pass.units * W::UNIT_K) + unit * W::UNIT_K * W::X_BYTES,
+                      static_cast<const uint8_t*>(args.x) + (size_t(token) * args.k + size_t(pass.unit_begin + unit) * W::UNIT_K) * W::X_BYTES,
+                      min(CHUNK_UNITS, pass.units - unit) * W::UNIT_K * W::X_BYTES, x_arrived);
+        }
     };
     if (warp == 0) {
         wait_for_previous_kernel();
@@ -278,16 +284,16 @@ __global__ void __launch_bounds__(WARPS * 32, 1) skinny_kernel(const SkinnyArgs 
         }
         scales = row_scales<W>(args, pass.tile_begin + min(warp, pass.tiles - 1), lane);
         __syncthreads();
-        for (int tile = warp; tile < pass.tiles; tile += WARPS) {
-            const int begin = share_owner(total_units, WARPS, tile * units), end = share_owner(total_units, WARPS, (tile + 1) * units - 1);
+        for (int tile = warp; tile < pass.tiles; tile += WARPS<MT>) {
+            const int begin = share_owner(total_units, WARPS<MT>, tile * units), end = share_owner(total_units, WARPS<MT>, (tile + 1) * units - 1);
             if (tile != warp) scales = row_scales<W>(args, pass.tile_begin + tile, lane);
             if (begin == end) continue;
 #pragma unroll
             for (int i = 0; i < MT; i++) {
                 sums[i] = make_float4(0.f, 0.f, 0.f, 0.f);
                 for (int owner = begin; owner <= end; owner++) {
-                    const int run = share_begin(total_units, WARPS, owner);
-                    if (run == share_begin(total_units, WARPS, owner + 1)) continue;   // fewer units than warps
+                    const int run = share_begin(total_units, WARPS<MT>, owner);
+                    if (run == share_begin(total_units, WARPS<MT>, owner + 1)) continue;   // fewer units than warps
                     const float4 p = part(owner, run < tile * units, i);
                     sums[i].x += p.x, sums[i].y += p.y, sums[i].z += p.z, sums[i].w += p.w;
                 }
@@ -295,17 +301,15 @@ __global__ void __launch_bounds__(WARPS * 32, 1) skinny_kernel(const SkinnyArgs 
             finish(tile);
         }
         if (PHASED && index + 1 < passes) {
-            pass = pass_of<W>(args, index + 1, warp);
+            pass = pass_of<W, MT>(args, index + 1, warp);
             __syncthreads();   // the parts have been read
             if (warp == 0) load_x();
         }
     }
 }
 
-#ifndef ENGINE_MAX_DEPTH
-#define ENGINE_MAX_DEPTH 3
-#endif
-constexpr int MAX_DEPTH = ENGINE_MAX_DEPTH;   // measured: 2 and 3 are best, deeper rings delay the tokens behind their own burst
+// Units in flight per warp, of 16. Measured: 2 and 3 are best; deeper rings delay the tokens behind their own burst.
+constexpr int MAX_DEPTH = 3;
 
 // Launches over `blocks` x slices. cudaErrorInvalidConfiguration when not even one unit per warp fits beside the tokens:
 // ask for more phases or windows.
@@ -315,9 +319,11 @@ cudaError_t launch_skinny(SkinnyArgs args, int blocks, bool dependent, void* str
     const int most_tiles = (args.n / TILE_ROWS + blocks - 1) / blocks;
     auto bytes = [&](int depth) {
         return SkinnyShared<W, MT>(args.m, (most_units + args.phases - 1) / args.phases * W::UNIT_K,
-                                   (most_tiles + args.windows - 1) / args.windows, PHASED, depth).total;
+                                   args.phases > 1 ? (most_tiles + args.windows - 1) / args.windows : 0, PHASED, depth).total;
     };
-    args.depth = MAX_DEPTH;
+    if constexpr (!PHASED)
+        if (bytes(2) > MAX_SHARED_BYTES) return launch_skinny<W, MT, true, E>(args, blocks, dependent, stream);
+    args.depth = MAX_DEPTH * 16 / WARPS<MT>;
     while (args.depth > 0 && bytes(args.depth) > MAX_SHARED_BYTES) args.depth--;
     if (args.depth == 0) return cudaErrorInvalidConfiguration;
     auto kernel = skinny_kernel<W, MT, PHASED, E>;
@@ -326,7 +332,7 @@ cudaError_t launch_skinny(SkinnyArgs args, int blocks, bool dependent, void* str
     // One block per multiprocessor: under dependent launch a second one would settle wherever a multiprocessor happens to
     // be free first, and leave others without (measured: 104 instead of 78 us per layer).
     const size_t shared = bytes(args.depth) > MAX_SHARED_BYTES / 2 ? bytes(args.depth) : MAX_SHARED_BYTES / 2 + 1024;
-    return launch(kernel, dim3(blocks, args.slices), WARPS * 32, shared, dependent, stream, args);
+    return launch(kernel, dim3(blocks, args.slices), WARPS<MT> * 32, shared, dependent, stream, args);
 }
 
 // The instantiation for this many tokens.

@@ -17,8 +17,12 @@ MAX_SLICES = 8
 
 SLICE_COST = 0.02
 """Of the whole, per further slice: its plane's writes and reads."""
+RING_DEPTH = 2
+"""Units in flight per warp that a cut must leave room for; the launch takes more where they fit."""
 CHANGE_OVER = 1.0
-"""Rounds that a change of phase or window costs: three barriers and a load of x from the L2."""
+"""Rounds that a change of phase or window costs: three barriers."""
+X_BYTES_PER_ROUND = 65536
+"""What a block loads of x in the time of a round; measured with every block loading the same rows."""
 
 
 class Epilogue(IntEnum):
@@ -50,10 +54,9 @@ class Machine:
     max_shared_bytes: int
     """Per block."""
 
-    @property
-    def warps(self) -> int:
+    def warps(self, m: int) -> int:
         """Per block, as skinny.cuh decides."""
-        return 8 if self.max_shared_bytes < 128 * 1024 else 16
+        return 8 if m > 8 or self.max_shared_bytes < 128 * 1024 else 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,8 @@ def plan(unit: Unit, n: int, k: int, m: int, epilogue: Epilogue, where: Machine)
     best: tuple[float, Plan] | None = None
     for slices in range(1, most_slices + 1):
         blocks = min(tiles, where.multiprocessors // slices)
-        cut = _passes(unit, -(-tiles // blocks), -(-units_k // slices), m, where)
+        most = (-(-tiles // blocks), -(-units_k // slices))
+        cut = _passes(unit, *most, (tiles // blocks, units_k // slices), m, where)
         if cut is None:
             continue
         phases, windows, rounds = cut
@@ -101,37 +105,38 @@ def plan(unit: Unit, n: int, k: int, m: int, epilogue: Epilogue, where: Machine)
     return best[1]
 
 
-def _passes(unit: Unit, tiles: int, units: int, m: int, where: Machine) -> tuple[int, int, float] | None:
-    """(phases, windows, rounds) of the busiest block: a round is one unit by every warp; None when nothing fits."""
-    best: tuple[float, int, int, float] | None = None
-    for depth in (3, 2, 1):
-        for windows in range(1, tiles + 1):
-            for phases in range(1, units + 1):
-                window_tiles, phase_units = -(-tiles // windows), -(-units // phases)
-                if (
-                    shared_bytes(unit, window_tiles, phase_units, m, phases * windows > 1, depth, where.warps)
-                    > where.max_shared_bytes
-                ):
-                    continue
-                rounds = phases * windows * -(-window_tiles * phase_units // where.warps) + CHANGE_OVER * (
-                    phases * windows - 1
-                )
-                if best is None or rounds < best[0]:
-                    best = (rounds, phases, windows, rounds)
-                if phases * windows == 1:
-                    break
-            if best is not None and windows * 4 > tiles:
-                break
-        if best is not None:
-            return best[1:]
-    return None
+def _passes(
+    unit: Unit, tiles: int, units: int, least: tuple[int, int], m: int, where: Machine
+) -> tuple[int, int, float] | None:
+    """(phases, windows, rounds) of the busiest block: a round is 16 units; None when nothing fits.
+
+    tiles, units: of the busiest block; least: of the idlest, which must have one of each for every pass.
+    """
+    best: tuple[float, int, int] | None = None
+    warps = where.warps(m)
+    for windows in range(1, least[0] + 1):
+        for phases in range(1, least[1] + 1):
+            window_tiles, phase_units, passes = -(-tiles // windows), -(-units // phases), phases * windows
+            if (
+                shared_bytes(unit, window_tiles if phases > 1 else 0, phase_units, m, RING_DEPTH, where)
+                > where.max_shared_bytes
+            ):
+                continue
+            x_bytes = m * phase_units * unit.k * unit.x_itemsize
+            rounds = passes * (-(-window_tiles * phase_units // warps) * warps / 16 + x_bytes / X_BYTES_PER_ROUND)
+            rounds += CHANGE_OVER * (passes - 1)
+            if best is None or rounds < best[0]:
+                best = (rounds, phases, windows)
+        if best is not None and windows >= 8:
+            break
+    return None if best is None else (best[1], best[2], best[0])
 
 
-def shared_bytes(unit: Unit, window_tiles: int, phase_units: int, m: int, phased: bool, depth: int, warps: int) -> int:
-    """Shared memory of a block, as SkinnyShared in skinny.cuh lays it out."""
+def shared_bytes(unit: Unit, waiting_tiles: int, phase_units: int, m: int, depth: int, where: Machine) -> int:
+    """The least shared memory of a block, as SkinnyShared in skinny.cuh lays it out."""
     token_tiles = 1 if m <= 8 else 2 if m <= 16 else 4
     tile_bytes = token_tiles * 32 * 4 * 4
-    parts = 2 * warps * tile_bytes
-    fixed = warps * depth * (unit.nbytes + 8) + 16
     x = m * (phase_units * unit.k * unit.x_itemsize + unit.x_padding)
-    return fixed + window_tiles * tile_bytes + max(x, parts) if phased else fixed + parts + x
+    warps = where.warps(m)
+    ring = warps * depth * (unit.nbytes + 8) + 16
+    return ring + waiting_tiles * tile_bytes + max(x, 2 * warps * tile_bytes)

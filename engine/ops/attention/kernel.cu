@@ -89,17 +89,16 @@ struct Fp8Cache {
 };
 
 // The gate multiplies in bf16, as the unfused chain does; then the result is quantised or kept.
-__device__ __forceinline__ void finish(const AttentionArgs& args, int sequence, int head, int dim, float4 sum, float inverse) {
-    const bf16* gate = args.qkv + size_t(sequence) * (2 * args.heads + 2 * args.kv_heads) * HEAD_DIM + (2 * size_t(head) + 1) * HEAD_DIM + dim;
-    const uint2 words = *reinterpret_cast<const uint2*>(gate);
-    const float2 low = unpack_bf16(words.x), high = unpack_bf16(words.y);
+__device__ __forceinline__ void finish(const AttentionArgs& args, int sequence, int head, int dim, float4 sum, float inverse,
+                                       uint2 gate, float input_scale) {
+    const float2 low = unpack_bf16(gate.x), high = unpack_bf16(gate.y);
     const float y[4] = {round_bf16(round_bf16(sum.x * inverse) * round_bf16(sigmoid(low.x))),
                         round_bf16(round_bf16(sum.y * inverse) * round_bf16(sigmoid(low.y))),
                         round_bf16(round_bf16(sum.z * inverse) * round_bf16(sigmoid(high.x))),
                         round_bf16(round_bf16(sum.w * inverse) * round_bf16(sigmoid(high.y)))};
     const size_t at = (size_t(sequence) * args.heads + head) * HEAD_DIM + dim;
     if (args.input_scale) {
-        const float i = 1.f / *args.input_scale;
+        const float i = 1.f / input_scale;
         *reinterpret_cast<uint32_t*>(static_cast<uint8_t*>(args.out) + at) = pack_e4m3(y[0] * i, y[1] * i, y[2] * i, y[3] * i);
     } else {
         *reinterpret_cast<uint2*>(static_cast<bf16*>(args.out) + at) = make_uint2(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]));
@@ -127,9 +126,35 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
     const int steps = (length + TOKENS - 1) / TOKENS;
     // Short sequences use fewer splits, so that every warp of a split has a step.
     const int splits = min(int(gridDim.x), (steps + WARPS - 1) / WARPS), split = blockIdx.x;
+    const bool idle = split >= splits;
+    const int step_begin = int(int64_t(steps) * split / splits), step_end = int(int64_t(steps) * (split + 1) / splits);
+    const int64_t* table = args.block_table + size_t(sequence) * args.table_width;
+    const size_t token_stride = size_t(args.kv_heads) * HEAD_DIM;
+    auto slot_of = [&](int token) { return int(table[token / args.block_tokens]) * args.block_tokens + token % args.block_tokens; };
+
     let_next_kernel_start();
+    // All keys and values but the newest token's lie in memory already: bring the first step's into the L2.
+    if (!idle && step_begin + warp < step_end) {
+        constexpr int ROW_BYTES = HEAD_DIM * sizeof(Element), HALF_BYTES = ROW_BYTES / 2;
+        const int token = min((step_begin + warp) * TOKENS + lane / 2, length - 1);
+        const size_t at = (slot_of(token) * token_stride + kv_head * HEAD_DIM) * sizeof(Element) + lane % 2 * HALF_BYTES;
+        prefetch_l2(static_cast<const uint8_t*>(args.k_cache) + at, HALF_BYTES);
+        prefetch_l2(static_cast<const uint8_t*>(args.v_cache) + at, HALF_BYTES);
+    }
+    const float input_scale = args.input_scale ? *args.input_scale : 0.f;
     wait_for_previous_kernel();
-    if (split >= splits) return;
+    if (idle) return;
+
+    // Thread: four dims of heads threadIdx.x / 64, + 4, when warps and splits are summed.
+    constexpr int QUADS = HEAD_DIM / 4, STRIDE = WARPS * 32 / QUADS;
+    const int dim = threadIdx.x % QUADS * 4;
+    uint2 gates[GROUP / STRIDE];
+#pragma unroll
+    for (int i = 0; i < GROUP / STRIDE; i++) {
+        const int h = threadIdx.x / QUADS + i * STRIDE;
+        const bf16* row = args.qkv + size_t(sequence) * (2 * args.heads + 2 * args.kv_heads) * HEAD_DIM;
+        gates[i] = h < group ? *reinterpret_cast<const uint2*>(row + (2 * size_t(kv_head * group + h) + 1) * HEAD_DIM + dim) : make_uint2(0, 0);
+    }
 
     uint32_t q[2 * DIM_TILES];   // [k step][a0, a2]
     {
@@ -152,20 +177,14 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
 
     float out[DIM_TILES][4] = {};   // tile p: dims of word p of a value chunk; {low head 2t, low 2t+1, high 2t, high 2t+1}
     float maximum = -INFINITY, total = 0.f;   // of head g; total is this lane's share
-    const int64_t* table = args.block_table + size_t(sequence) * args.table_width;
-    const size_t token_stride = size_t(args.kv_heads) * HEAD_DIM;
     const Element* keys = static_cast<const Element*>(args.k_cache) + kv_head * HEAD_DIM + t * PER_CHUNK;
     const Element* values = static_cast<const Element*>(args.v_cache) + kv_head * HEAD_DIM + g * PER_CHUNK;
 
-    const int step_end = int(int64_t(steps) * (split + 1) / splits);
-    for (int step = int(int64_t(steps) * split / splits) + warp; step < step_end; step += WARPS) {
+    for (int step = step_begin + warp; step < step_end; step += WARPS) {
         const int first = step * TOKENS;
         int slot[2];   // of tokens g and g + 8; past the end the last one's, whose values are finite
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int token = min(first + i * 8 + g, length - 1);
-            slot[i] = int(table[token / args.block_tokens]) * args.block_tokens + token % args.block_tokens;
-        }
+        for (int i = 0; i < 2; i++) slot[i] = slot_of(min(first + i * 8 + g, length - 1));
         uint4 key[2][Cache::CHUNKS], value[4][Cache::VALUE_CHUNKS];
         auto load_values = [&] {
 #pragma unroll
@@ -240,11 +259,11 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
     }
     __syncthreads();
 
-    // Thread: four dims of heads threadIdx.x / 64, + 4. The block's sum over warps, then the sum over splits.
-    constexpr int QUADS = HEAD_DIM / 4, STRIDE = WARPS * 32 / QUADS;
-    const int dim = threadIdx.x % QUADS * 4;
     const size_t place = size_t(sequence) * args.kv_heads + kv_head;
-    for (int h = threadIdx.x / QUADS; h < group; h += STRIDE) {
+#pragma unroll
+    for (int j = 0; j < GROUP / STRIDE; j++) {
+        const int h = threadIdx.x / QUADS + j * STRIDE;
+        if (h >= group) break;
         float top = -INFINITY, sum = 0.f;
 #pragma unroll
         for (int w = 0; w < WARPS; w++) top = fmaxf(top, warp_maximum[w][h]);
@@ -256,7 +275,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
             add_scaled(o, warp_out[(w * GROUP + h) * QUADS + dim / 4], weight);
         }
         if (splits == 1) {
-            finish(args, sequence, kv_head * group + h, dim, o, args.v_scale / sum);
+            finish(args, sequence, kv_head * group + h, dim, o, args.v_scale / sum, gates[j], input_scale);
         } else {
             const size_t at = (place * gridDim.x + split) * GROUP + h;
             reinterpret_cast<float4*>(args.partial)[at * QUADS + dim / 4] = o;
@@ -292,19 +311,23 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
         for (int i = 0; i < MAX_SPLITS / 32; i++) split_weight[warp][i * 32 + lane] = weight_of(extreme[i].x, top) / sum;
     }
     __syncthreads();
-    for (int h = threadIdx.x / QUADS; h < group; h += STRIDE) {
+#pragma unroll
+    for (int j = 0; j < GROUP / STRIDE; j++) {
+        const int h = threadIdx.x / QUADS + j * STRIDE;
+        if (h >= group) break;
         const float4* source = reinterpret_cast<const float4*>(args.partial) + (place * gridDim.x * GROUP + h) * QUADS + dim / 4;
         float4 o = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 8
         for (int i = 0; i < splits; i++) add_scaled(o, __ldcg(source + size_t(i) * GROUP * QUADS), split_weight[h][i]);
-        finish(args, sequence, kv_head * group + h, dim, o, args.v_scale);
+        finish(args, sequence, kv_head * group + h, dim, o, args.v_scale, gates[j], input_scale);
     }
 }
 
 }  // namespace
 }  // namespace engine
 
-// Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract. head_dim is 256.
+// Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract. head_dim is 256. With `dependent`, the
+// kernel before it in the stream must write neither block_table nor lengths: they are read before it has finished.
 extern "C" int engine_attention_decode(const void* q, const void* qkv, const void* k_cache, const void* v_cache,
                                        const int64_t* block_table, const int64_t* lengths, const float* input_scale, void* out,
                                        float* partial, float* extremes, int* arrived, int m, int heads, int kv_heads,

@@ -48,7 +48,7 @@ struct W4A16 {
                                                     float (&sums)[CHAINS][MT][LANE_SUMS]) {
         const uint2 scales = reinterpret_cast<const uint2*>(unit + 2048)[lane];
         const uint8_t* columns = x + (lane % 4) * 32;
-#pragma unroll(MT == 4 ? 1 : 4)   // 32 tokens have work enough in one, and would spill
+#pragma unroll
         for (int part = 0; part < 4; part++) {   // 64 columns each
             const uint4 codes = reinterpret_cast<const uint4*>(unit)[part * 32 + lane];
             const uint32_t pair = part < 2 ? scales.x : scales.y;

@@ -25,7 +25,7 @@ struct W8A8 {
     static __device__ __forceinline__ void multiply(const uint8_t* unit, const uint8_t* x, const int (&token_row)[MT], int lane,
                                                     float (&sums)[CHAINS][MT][LANE_SUMS]) {
         const uint8_t* columns = x + (lane % 4) * 16;
-#pragma unroll(MT == 1 ? 2 : 1)   // more tokens have work enough in one, and would spill
+#pragma unroll
         for (int part = 0; part < 2; part++) {   // 64 columns each
             const uint4 low = reinterpret_cast<const uint4*>(unit)[(part * 2 + 0) * 32 + lane];
             const uint4 high = reinterpret_cast<const uint4*>(unit)[(part * 2 + 1) * 32 + lane];
