@@ -59,7 +59,8 @@ def decode(
 
     Caches [num_blocks, block_tokens, kv_heads, 256] in bf16 or e4m3; block_table int64 [m, width], padding arbitrary;
     lengths int64 [m], the current token included. e4m3 with input_scale (fp32 []), else bf16. Only the sequences' own
-    tokens are read.
+    tokens are read. With `dependent`, neither block_table nor lengths may have been written since the last launch
+    without it (docs/kernels.md).
     """
     m, heads, head_dim = q.shape
     block_tokens, kv_heads = k_cache.shape[1:3]

@@ -30,7 +30,8 @@ def decode(
     """qkvz bf16 [m, C + Hv·128], ba bf16 [m, 2·Hv] (b first), the caches as in engine.ops.gdn, slots int64 [m].
 
     readers int32, at least m·Hk zeros, zero again afterwards; one launch at a time may use it. Returns [m, Hv·128]:
-    e4m3 with input_scale (fp32 []), else bf16. With `dependent`, the predecessor must write neither caches nor slots.
+    e4m3 with input_scale (fp32 []), else bf16. With `dependent`, neither caches nor
+    slots may have been written since the last launch without it (docs/kernels.md).
     """
     m, heads, key_heads = qkvz.shape[0], weights.value_heads, weights.key_heads
     channels = (2 * key_heads + heads) * HEAD_DIM

@@ -29,7 +29,8 @@ def qk_norm_rope(
     q_scale, k_scale fp32 [256] (1 + weight); cos_sin bf16 [positions, 64], the whole table; positions and kv_slots
     int64 [m]. Writes k (rotated) and v to the caches [num_blocks, block_tokens, kv_heads, 256], bf16 or e4m3 of
     value / scale.
-    With `dependent`, the predecessor must write neither positions nor kv_slots.
+    With `dependent`, neither positions nor kv_slots may have been written since the last
+    launch without it (docs/kernels.md).
     """
     m, kv_heads = qkv.shape[0], k_cache.shape[2]
     heads = qkv.shape[1] // (2 * HEAD_DIM) - kv_heads

@@ -1,7 +1,7 @@
 """W4A16 for up to 32 tokens, as torch custom ops: y = x Wᵀ with W packed by pack.py, no copy and no synchronisation.
 
 `dependent` starts the kernel while its predecessor in the stream drains (programmatic dependent launch); weights are
-then read before the predecessor has finished, so it must not be what wrote them.
+then read early, so nothing since the last launch without it may have written them (docs/kernels.md).
 """
 
 from __future__ import annotations
