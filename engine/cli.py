@@ -125,9 +125,12 @@ def generate(
         CacheConfig(block_tokens, None, kv_cache_dtype),
         SchedulerConfig(1, max_num_batched_tokens, max_model_len),
     )
-    params = SamplingParams(
-        max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, ignore_eos=ignore_eos
-    )
+    try:
+        params = SamplingParams(
+            max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, ignore_eos=ignore_eos
+        )
+    except ValueError as error:
+        raise UsageError(f"--{str(error).replace('_', '-', 1)}") from error
     run(config, params, prompt=prompt, prompt_ids=_ids(prompt_ids), show_ids=show_ids, out=sys.stdout)
 
 
@@ -240,10 +243,10 @@ def _complain(message: str, code: int) -> int:
 
 
 def _ids(text: str | None) -> list[int] | None:
-    """Raises UsageError for anything but non-negative integers."""
+    """Raises UsageError for anything but non-negative integers of up to 10 digits, more than any vocabulary has."""
     if text is None:
         return None
     parts = text.replace(",", " ").split()
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--prompt-ids is {text!r}; expected token ids separated by commas, such as 1,2,3")
+    if not parts or not all(part.isdecimal() and len(part) <= 10 for part in parts):
+        raise UsageError(f"--prompt-ids is {text[:60]!r}; expected token ids separated by commas, such as 1,2,3")
     return [int(part) for part in parts]

@@ -34,6 +34,8 @@ def generate(
     if prompt is not None:
         if text.tokenizer is None:
             raise PreconditionError(f"{path} has no tokenizer.json; use --prompt-ids")
+        if any("\ud800" <= c <= "\udfff" for c in prompt):
+            raise UsageError("--prompt is not UTF-8; use --prompt-ids, or set the locale's encoding")
         prompt_ids = text.tokenizer.encode(prompt, add_special_tokens=True)
     loaded = load_engine(config, text.sampling_defaults)
     ids = tuple(prompt_ids or ())

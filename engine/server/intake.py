@@ -18,6 +18,10 @@ from engine.server.text import NoText, StopStrings
 ENCODE_IN_THREAD_CHARS = 4096
 """Longer texts are tokenised off the event loop, which carries every other stream's tokens meanwhile."""
 
+CHARS_PER_TOKEN = 128
+"""A text of more than this many characters per token of context is refused unread: tokenising 30 MB takes minutes. No
+token of a published vocabulary is longer; only unknown words of a word-level one are, and those are not prompts."""
+
 Prompt = tuple[list[int], str | None]
 """Token ids, and the text they came from."""
 
@@ -103,6 +107,13 @@ async def prompts_of(body: CompletionBody, service: Service) -> list[Prompt]:
 async def encode(service: Service, text: str, *, add_special_tokens: bool) -> list[int]:
     """Raises ApiError 400 for a token that the tokenizer knows and the model does not: they are separate files."""
     tokenizer, (_, info) = service.require_tokenizer("a text prompt"), service.require()
+    limit = CHARS_PER_TOKEN * info.max_model_len
+    if len(text) > limit:
+        raise ApiError(
+            f"the text has {len(text)} characters, and {info.max_model_len} tokens of context hold {limit} at most; "
+            "shorten it",
+            code="context_length_exceeded",
+        )
     if len(text) < ENCODE_IN_THREAD_CHARS:
         ids = tokenizer.encode(text, add_special_tokens=add_special_tokens)
     else:

@@ -16,10 +16,10 @@ from engine.batch import Batch, Segment
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig
-from engine.errors import PreconditionError
+from engine.errors import PreconditionError, UsageError
 from engine.loop import EngineLoop
 from engine.manifest import manifest
-from engine.request import SamplingParams
+from engine.request import RANGES, SamplingParams
 from engine.scheduler import Scheduler
 from engine.server.service import ModelInfo
 from engine.server.template import ChatTemplate
@@ -34,6 +34,10 @@ SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penal
 
 SIZES = frozenset({"num_blocks", "cache_bytes"})
 """What Runner.info() says that follows from free memory. A manifest is what runs, and equal at every start."""
+
+
+ALLOCATION_FAILED = "can't allocate memory"
+"""How torch's CPU allocator says it: in a bare RuntimeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +66,24 @@ def check_folder(path: Path) -> None:
         raise PreconditionError(f"{path} has no config.json; expected a Hugging Face checkpoint folder")
 
 
+def check_limits(config: EngineConfig) -> None:
+    """Raises UsageError where the limits of one step exclude each other: known before anything is opened."""
+    tokens, sequences = config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs
+    if tokens < sequences:
+        raise UsageError(
+            f"--max-num-batched-tokens {tokens} is below --max-num-seqs {sequences}: a full batch could not decode; "
+            "raise the first or lower the second"
+        )
+
+
 def load_text_side(path: Path) -> TextSide:
     """Raises PreconditionError for a file that is there and broken; what is not there is None."""
     try:
         return TextSide(Tokenizer.load(path), ChatTemplate.load(path), _sampling_defaults(path))
-    except (ValueError, KeyError, TypeError, OSError, TemplateError) as error:
-        raise PreconditionError(f"{path}: tokenizer, chat template or generation_config.json: {error}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OSError, TemplateError) as error:
+        raise PreconditionError(
+            f"{path}: tokenizer, chat template or generation_config.json: {_line(error)}"
+        ) from error
 
 
 def load_runner(config: EngineConfig) -> LoadedRunner:
@@ -84,10 +100,13 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     except BuildError as error:
         raise PreconditionError(f"the kernels for this device are not there: {error}") from error
     except (MemoryError, torch.OutOfMemoryError) as error:
-        raise PreconditionError(
-            f"not enough memory for {config.model.path} and its caches: {_line(error)}; lower --max-model-len, "
-            "--max-num-seqs or --num-blocks"
-        ) from error
+        raise _no_memory(config, error) from error
+    except RecursionError as error:
+        raise PreconditionError(f"{config.model.path}: a JSON file nests too deeply; download it again") from error
+    except RuntimeError as error:
+        if ALLOCATION_FAILED not in str(error):
+            raise
+        raise _no_memory(config, error) from error
     except (ValueError, KeyError, OSError, SafetensorError) as error:
         raise PreconditionError(f"cannot load {config.model.path}: {type(error).__name__}: {_line(error)}") from error
 
@@ -140,8 +159,16 @@ def in_background(work: Callable[[], None], failed: Callable[[BaseException], No
     return thread
 
 
+def _no_memory(config: EngineConfig, error: BaseException) -> PreconditionError:
+    return PreconditionError(
+        f"not enough memory for {config.model.path} and its caches: {_line(error)}; lower --max-model-len, "
+        "--max-num-seqs or --num-blocks"
+    )
+
+
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    """Its first 300 characters on one line: a path or a compiler's complaint can be thousands."""
+    return " ".join(str(error).split())[:300]
 
 
 def _sampling_defaults(path: Path) -> dict[str, float]:
@@ -149,4 +176,13 @@ def _sampling_defaults(path: Path) -> dict[str, float]:
     if not file.is_file():
         return {}
     values = json.loads(file.read_text())
-    return {name: float(values[name]) for name in SAMPLING_DEFAULTS if values.get(name) is not None}
+    if not isinstance(values, dict):
+        raise TypeError(f"{file.name} is a JSON {type(values).__name__}; expected an object")
+    found = {name: values[name] for name in SAMPLING_DEFAULTS if values.get(name) is not None}
+    if found.get("top_k") == -1:  # another way to say the whole vocabulary
+        found["top_k"] = 0
+    for name, value in found.items():
+        low, high = RANGES[name]
+        if type(value) not in (int, float) or not low <= value <= high:
+            raise ValueError(f"{file.name} has {name} = {value!r}; expected a number from {low} to {high}")
+    return {name: float(value) for name, value in found.items()}

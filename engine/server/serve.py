@@ -21,10 +21,10 @@ import uvicorn
 import uvloop
 
 from engine.config import EngineConfig, ServerConfig
-from engine.errors import INTERRUPTED, PreconditionError
+from engine.errors import INTERRUPTED, PreconditionError, UsageError
 from engine.server.app import create_app
-from engine.server.loading import Loaded, check_folder, in_background, load_engine, load_text_side
-from engine.server.service import Service
+from engine.server.loading import Loaded, check_folder, check_limits, in_background, load_engine, load_text_side
+from engine.server.service import Service, served_name
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +35,11 @@ STOP_WAIT_S = 0.4
 def serve(config: EngineConfig) -> NoReturn:
     """Serves until a signal; then ends the process with 130 after SIGINT, 0 after SIGTERM. Raises EngineError."""
     check_folder(config.model.path)
+    check_limits(config)
+    _check_name(served_name(config))
     key = config.server.api_key_env
-    if key is not None and not os.environ.get(key):
-        raise PreconditionError(f"environment variable {key} holds no key; set it, or leave out --api-key-env")
+    if key is not None:
+        _check_key(key, os.environ.get(key, ""))
     sock = bind(config.server)
     if key is None and not ipaddress.ip_address(sock.getsockname()[0]).is_loopback:
         logger.warning("anyone who reaches %s may use this server; --api-key-env asks for a key", config.server.host)
@@ -48,6 +50,23 @@ def serve(config: EngineConfig) -> NoReturn:
     logging.shutdown()
     sys.stdout.flush()
     os._exit(code)
+
+
+def _check_name(name: str) -> None:
+    """Every answer carries it in JSON, /metrics in a label."""
+    if not name.isprintable():
+        raise UsageError(f"model name {name!a} has characters that cannot be printed; set --served-model-name")
+
+
+def _check_key(variable: str, key: str) -> None:
+    """The key is in no message. One that no client can send would lock everybody out without a word."""
+    if not key:
+        raise PreconditionError(f"environment variable {variable} holds no key; set it, or leave out --api-key-env")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise PreconditionError(
+            f"environment variable {variable} holds a key that no header can carry; expected printable ASCII without "
+            "spaces"
+        )
 
 
 class _Server(uvicorn.Server):
@@ -151,10 +170,9 @@ def bind(server: ServerConfig) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=2048)
-    except socket.gaierror as error:
-        raise PreconditionError(
-            f"host {server.host} has no address ({error.strerror}); choose another --host"
-        ) from error
+    except (socket.gaierror, UnicodeError) as error:  # a label that IDNA cannot encode is the latter
+        reason = error.strerror if isinstance(error, socket.gaierror) else "not a host name"
+        raise PreconditionError(f"host {server.host} has no address ({reason}); choose another --host") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PreconditionError(

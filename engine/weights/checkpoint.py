@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ from engine.weights.staging import Staging
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
+
+SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,199}")
+"""No separator, no leading dot, nothing a file system could refuse: an index from outside names files in its folder."""
 
 DTYPES = {
     "F32": torch.float32,
@@ -131,9 +135,9 @@ def _listed(path: Path) -> dict[str, Path]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: found no weight_map; download it again")
-    for file in sorted(set(weight_map.values())):
-        if not isinstance(file, str) or Path(file).name != file:
-            raise CheckpointError(f"{index}: shard {file!r} is not a plain file name; refused")
+    for file in weight_map.values():
+        if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
+            raise CheckpointError(f"{index}: shard {str(file)[:80]!r} is not a plain file name; refused")
     return {name: path / file for name, file in weight_map.items()}
 
 
@@ -146,27 +150,45 @@ def _headers(shard: Path) -> Iterator[TensorInfo]:
             text = file.read(min(length, MAX_HEADER_BYTES))
     except FileNotFoundError:
         raise CheckpointError(f"{shard}: listed in the index and not there; finish the download") from None
+    except OSError as error:
+        raise CheckpointError(f"{shard}: cannot be read ({error.strerror}); expected a safetensors file") from None
     if size < 8 or len(text) < length:
         raise CheckpointError(
             f"{shard}: found {size} bytes, its header alone needs {8 + length}; cut short or not safetensors, "
             "download it again"
         )
     try:
-        header = json.loads(text)
+        header = json.loads(text, object_pairs_hook=_unique)
         header.pop("__metadata__", None)
-        infos = [_Entry.parse(name, entry) for name, entry in header.items()]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        infos = sorted((_Entry.parse(name, entry) for name, entry in header.items()), key=lambda e: (e.start, e.end))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{shard}: its header is not safetensors ({error}); download it again") from None
     end = max((8 + length + e.end for e in infos), default=8 + length)
     if size != end:
         raise CheckpointError(f"{shard}: found {size} bytes, expected {end}; finish the download or get it again")
+    expected = 0
     for e in infos:
+        if e.start != expected:
+            raise CheckpointError(
+                f"{e.name}: starts at byte {e.start} of the data of {shard.name}, expected {expected}; tensors neither "
+                "overlap nor leave holes: download it again"
+            )
+        expected = e.end
         itemsize = DTYPES[e.dtype].itemsize if e.dtype in DTYPES else None
         if itemsize is not None and e.end - e.start != math.prod(e.shape) * itemsize:
             raise CheckpointError(
                 f"{e.name}: {e.dtype} {list(e.shape)} in {e.end - e.start} bytes of {shard.name}; download it again"
             )
         yield TensorInfo(e.name, shard, e.dtype, e.shape, 8 + length + e.start, e.end - e.start)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object whose keys occur once: json itself would take the last of two tensors under one name."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)} occurs twice")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +201,10 @@ class _Entry:
 
     @classmethod
     def parse(cls, name: str, entry: dict[str, Any]) -> Self:
-        start, end = (int(x) for x in entry["data_offsets"])
-        shape = tuple(int(n) for n in entry["shape"])
+        start, end = entry["data_offsets"]
+        shape = tuple(entry["shape"])
+        if any(type(n) is not int for n in (start, end, *shape)):
+            raise ValueError(f"{name} has a shape or offset that is no integer")
         if not 0 <= start <= end or any(n < 0 for n in shape):
             raise ValueError(f"{name} has offsets {start}..{end} and shape {list(shape)}")
         return cls(name, str(entry["dtype"]), shape, start, end)

@@ -8,7 +8,7 @@ so; for weights a difference is an error: one of the two was not written for the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -82,8 +82,10 @@ def load_quant_config(path: Path) -> QuantConfig:
     """Read both files of the folder. Raises CheckpointError naming the module or key."""
     file, twin = path / "config.json", path / "hf_quant_config.json"
     config = read_json(file)
-    main = config.get("quantization_config") or config.get("text_config", {}).get("quantization_config")
-    legacy = read_json(twin).get("quantization") if twin.is_file() else None
+    text = _table(file, "text_config", config.get("text_config"))
+    name = "quantization_config"
+    main = _table(file, name, config.get(name) or text.get(name))
+    legacy = _table(twin, "quantization", read_json(twin).get("quantization")) if twin.is_file() else None
     if not main:
         return _modelopt(twin, legacy) if legacy else QuantConfig()
     match main.get("quant_method"):
@@ -96,16 +98,37 @@ def load_quant_config(path: Path) -> QuantConfig:
     return _reconcile(parsed, _modelopt(twin, legacy), file, twin) if legacy else parsed
 
 
+def _table(file: Path, where: str, value: object) -> Mapping[str, Any]:
+    """A JSON object, or an empty one for null and for what is absent."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CheckpointError(
+            f"{file}: {where} is a JSON {type(value).__name__}, expected an object; download it again"
+        )
+    return value
+
+
+def _texts(file: Path, where: str, value: object) -> list[str]:
+    """A JSON list of texts, or an empty one for null and for what is absent."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise CheckpointError(f"{file}: {where} is {str(value)[:60]}, expected a list of texts; download it again")
+    return value
+
+
 # --- ModelOpt --------------------------------------------------------------------------------------------------------
 
 
 def _modelopt(file: Path, section: Mapping[str, Any]) -> QuantConfig:
     algorithm = section.get("quant_algo")
-    ignored = section.get("ignore") or section.get("exclude_modules") or []
+    ignored = _texts(file, "ignore", section.get("ignore") or section.get("exclude_modules"))
     exact: dict[str, Scheme] = {}
     default = Scheme.NONE
     if algorithm == "MIXED_PRECISION":
-        for name, spec in section.get("quantized_layers", {}).items():
+        for name, entry in _table(file, "quantized_layers", section.get("quantized_layers")).items():
+            spec = _table(file, name, entry)
             exact[canonical(name)] = _modelopt_scheme(file, name, spec.get("quant_algo"), spec.get("group_size"))
         if not exact:
             raise CheckpointError(f"{file}: MIXED_PRECISION without quantized_layers; expected a table of modules")
@@ -121,8 +144,8 @@ def _modelopt(file: Path, section: Mapping[str, Any]) -> QuantConfig:
     )
 
 
-def _modelopt_scheme(file: Path, name: str, algorithm: str | None, group_size: int | None) -> Scheme:
-    if algorithm not in MODELOPT_SCHEMES:
+def _modelopt_scheme(file: Path, name: str, algorithm: object, group_size: object) -> Scheme:
+    if not isinstance(algorithm, str) or algorithm not in MODELOPT_SCHEMES:
         raise CheckpointError(f"{file}: {name} has quant_algo {algorithm!r}; known are {', '.join(MODELOPT_SCHEMES)}")
     scheme = MODELOPT_SCHEMES[algorithm]
     if scheme is Scheme.NVFP4 and group_size not in (None, NVFP4_BLOCK):
@@ -138,6 +161,8 @@ def _glob(pattern: str) -> re.Pattern[str]:
 def _kv_fp8(file: Path, section: Mapping[str, Any]) -> bool:
     """config.json has kv_cache_scheme, an object or null; the legacy file has kv_cache_quant_algo, "FP8" or null."""
     scheme, algorithm = section.get("kv_cache_scheme"), section.get("kv_cache_quant_algo")
+    if scheme is not None and not isinstance(scheme, dict):
+        raise CheckpointError(f"{file}: kv_cache_scheme is {scheme!r}, expected an object or null")
     if scheme is not None and (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
         raise CheckpointError(f"{file}: kv_cache_scheme {scheme}; this engine reads 8-bit float or null")
     if algorithm not in (None, "FP8"):
@@ -173,16 +198,17 @@ def _compressed_tensors(file: Path, section: Mapping[str, Any]) -> QuantConfig:
     exact: dict[str, Scheme] = {}
     patterns: list[tuple[re.Pattern[str], Scheme]] = []
     default = Scheme.NONE
-    for name, group in section.get("config_groups", {}).items():
+    for name, entry in _table(file, "config_groups", section.get("config_groups")).items():
+        group = _table(file, name, entry)
         scheme = _group_scheme(file, name, group)
-        for target in group.get("targets", []):
+        for target in _texts(file, f"{name}.targets", group.get("targets")):
             if target.startswith("re:"):
                 patterns.append((_pattern(file, target), scheme))
             elif target == "Linear":
                 default = scheme
             else:
                 exact[canonical(target)] = scheme
-    ignore: Sequence[str] = section.get("ignore", [])
+    ignore = _texts(file, "ignore", section.get("ignore"))
     return QuantConfig(
         method="compressed-tensors",
         exact=exact,
@@ -203,7 +229,8 @@ def _pattern(file: Path, target: str) -> re.Pattern[str]:
 
 
 def _group_scheme(file: Path, name: str, group: Mapping[str, Any]) -> Scheme:
-    weights, inputs = group.get("weights") or {}, group.get("input_activations")
+    weights = _table(file, f"{name}.weights", group.get("weights"))
+    inputs = _table(file, f"{name}.input_activations", group.get("input_activations"))
     kind = (weights.get("type"), weights.get("num_bits"), weights.get("strategy"))
     if kind == ("float", 4, "tensor_group") and weights.get("group_size") == NVFP4_BLOCK:
         return Scheme.NVFP4_PACKED

@@ -38,6 +38,11 @@ def complaint(capsys, arguments, code):
         (["generate", "x", "--prompt", "a", "--prompt-ids", "1"], "either"),
         (["generate", "x", "--prompt-ids", "1,-2"], "1,-2"),
         (["generate", "x", "--prompt-ids", ","], "','"),
+        (["generate", "x", "--prompt-ids", "9" * 5000], "999"),
+        (["generate", "x", "--prompt", "a", "--temperature", "nan"], "temperature"),
+        (["generate", "x", "--prompt", "a", "--temperature", "1e39"], "--temperature"),
+        (["generate", "x", "--prompt", "a", "--top-p", "nan"], "--top-p"),
+        (["generate", "x", "--prompt", "a", "--top-k", "9" * 20], "--top-k"),
     ],
 )
 def test_usage_errors_are_one_line_and_64(capsys, arguments, word):

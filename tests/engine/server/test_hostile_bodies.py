@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from engine.request import RANGES, SamplingParams
 from engine.server.errors import shown
+from engine.server.intake import CHARS_PER_TOKEN
 from engine.server.protocol import MAX_LOGIT_BIAS, MAX_STOP_TOKEN_IDS, ChatBody, CompletionBody, DetokenizeBody, parse
 from engine.server.sampling import sampling_params
 from tests.engine.server import fakes
@@ -126,6 +127,21 @@ def test_more_sequences_than_the_queue_can_ever_take_is_a_400(start):
     answer = live.post(COMPLETION, prompt=[[1], [2]], n=2, temperature=1)
     assert answer.status_code == 400  # a 503 would have the client try for ever
     assert "4 sequences" in answer.json()["error"]["message"]
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(start, monkeypatch):
+    tokenizer = fakes.byte_level_tokenizer()
+    live = start(tokenizer=tokenizer)
+    monkeypatch.setattr(tokenizer, "encode", None)
+    text = "a " * (CHARS_PER_TOKEN * fakes.model_info().max_model_len)
+    for path, body in [
+        (COMPLETION, {"prompt": text}),
+        (CHAT, {"messages": [{"role": "user", "content": text}]}),
+        ("/tokenize", {"prompt": text}),
+    ]:
+        answer = live.post(path, **body)
+        assert answer.status_code == 400
+        assert "characters" in answer.json()["error"]["message"]
 
 
 def test_a_token_that_only_the_tokenizer_knows_is_a_400(start):

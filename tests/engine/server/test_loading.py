@@ -10,9 +10,10 @@ import torch
 
 from engine import runner
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from engine.errors import PreconditionError
+from engine.errors import PreconditionError, UsageError
 from engine.kernels.build import BuildError
-from engine.server.loading import check_folder, load_runner, load_text_side, warm_up
+from engine.server.errors import ApiError
+from engine.server.loading import check_folder, check_limits, load_runner, load_text_side, warm_up
 
 
 def test_a_folder_without_a_checkpoint(tmp_path):
@@ -41,11 +42,77 @@ def test_a_broken_file_is_named_by_its_folder(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "-1"),
+        ("temperature", '"1"'),
+        ("temperature", "true"),
+        ("temperature", "[1]"),
+        ("top_p", "NaN"),
+        ("top_p", "2"),
+        ("top_k", "1e300"),
+        ("min_p", "5"),
+        ("repetition_penalty", "0"),
+    ],
+)
+def test_sampling_defaults_that_no_request_may_have_are_refused(tmp_path, name, value):
+    """They would reach every request that leaves the field out, unchecked."""
+    (tmp_path / "generation_config.json").write_text(f'{{"{name}": {value}}}')
+    with pytest.raises(PreconditionError, match=f"generation_config.json has {name} = "):
+        load_text_side(tmp_path)
+
+
+def test_a_top_k_of_minus_one_is_the_whole_vocabulary(tmp_path):
+    (tmp_path / "generation_config.json").write_text('{"top_k": -1}')
+    assert load_text_side(tmp_path).sampling_defaults == {"top_k": 0.0}
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "generation_config.json"])
+@pytest.mark.parametrize("content", ["[]", "5", "null", "[" * 100_000], ids=lambda v: v[:5])
+def test_json_of_another_shape_is_one_line(tmp_path, name, content):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(PreconditionError, match=tmp_path.name) as caught:
+        load_text_side(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize("template", ["5", "[1]", "true"])
+def test_a_chat_template_that_is_no_text_is_one_line(tmp_path, template):
+    (tmp_path / "tokenizer_config.json").write_text(f'{{"chat_template": {template}}}')
+    with pytest.raises(PreconditionError, match="chat template"):
+        load_text_side(tmp_path)
+
+
+BOMBS = [
+    "{% for i in range(10**9) %}x{% endfor %}",
+    "{{ 'x' * 10**13 }}",
+    "{{ 1 / 0 }}",
+    "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ cycler.__init__.__globals__ }}",
+    "{% include '/etc/passwd' %}",
+]
+
+
+@pytest.mark.parametrize("source", BOMBS)
+def test_a_template_that_fails_refuses_the_messages(tmp_path, source):
+    (tmp_path / "chat_template.jinja").write_text(source)
+    template = load_text_side(tmp_path).template
+    assert template is not None
+    with pytest.raises(ApiError, match="the chat template refuses"):
+        template.render([{"role": "user", "content": "x"}], add_generation_prompt=True, kwargs={})
+
+
+@pytest.mark.parametrize(
     ("error", "word"),
     [
         (BuildError("found no nvcc on PATH"), "nvcc"),
         (MemoryError("no room"), "--max-model-len"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried"), "memory. Tried"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "--num-blocks"),
+        (RecursionError("too deep"), "nests too deeply"),
+        (OSError("x" * 5000), "xxx"),
         (ValueError("shape [3]\nis odd"), r"ValueError: shape \[3\] is odd"),
         (PreconditionError("as it is"), "^as it is$"),
     ],
@@ -58,6 +125,24 @@ def test_why_a_model_does_not_load_is_one_line(monkeypatch, error, word):
     with pytest.raises(PreconditionError, match=word) as caught:
         load_runner(EngineConfig(ModelConfig(Path("/m"))))
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_fault_of_the_engine_keeps_its_traceback(monkeypatch):
+    def fail(_: EngineConfig) -> None:
+        raise RuntimeError("expected scalar type Float but found BFloat16")
+
+    monkeypatch.setattr(runner, "load_runner", fail)
+    with pytest.raises(RuntimeError, match="scalar type"):
+        load_runner(EngineConfig(ModelConfig(Path("/m"))))
+
+
+def test_a_step_too_small_for_its_batch_is_a_usage_error():
+    config = EngineConfig(
+        ModelConfig(Path("/m")), scheduler=SchedulerConfig(max_num_seqs=32, max_num_batched_tokens=31)
+    )
+    with pytest.raises(UsageError, match="31 is below --max-num-seqs 32"):
+        check_limits(config)
 
 
 @pytest.mark.parametrize(("block_tokens", "max_model_len"), [(1, 8), (2, 8), (16, 64), (16, 4), (16, 1)])

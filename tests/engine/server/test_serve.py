@@ -147,3 +147,25 @@ def test_an_open_address_without_a_key_is_warned_about(folder):
     with process("quick", folder, "--host", "0.0.0.0") as served:
         served.url()
         assert "0.0.0.0 may use this server; --api-key-env" in served.log
+
+
+WRONG_STARTS = [
+    (("--max-num-seqs", "32", "--max-num-batched-tokens", "31"), {}, 64, "--max-num-batched-tokens 31"),
+    (("--served-model-name", "a\nb"), {}, 64, "'a\\nb'"),
+    (("--served-model-name", "a\udcffb"), {}, 64, "'a\\udcffb'"),
+    (("--host", "a" * 70), {}, 69, "not a host name"),
+    (("--api-key-env", "MY_KEY"), {"MY_KEY": "s3cret\n"}, 69, "no header can carry"),
+    (("--api-key-env", "MY_KEY"), {"MY_KEY": "s3cret\udcff"}, 69, "no header can carry"),
+    (("--api-key-env", "MY_KEY"), {"MY_KEY": "s3cr\u00e9t"}, 69, "no header can carry"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "environment", "code", "word"), WRONG_STARTS, ids=lambda v: ascii(v)[:30])
+def test_what_could_only_fail_later_is_one_line_at_once(folder, monkeypatch, arguments, environment, code, word):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with process("quick", folder, *arguments) as served:
+        assert served.end() == code, served.log
+    (line,) = served.log.splitlines()
+    assert word in line
+    assert "s3cr" not in line

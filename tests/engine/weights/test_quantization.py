@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -119,6 +120,39 @@ def test_agreeing_files_need_no_note(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named(tmp_path: Path, quantization: dict, legacy: dict | None, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read(tmp_path, quantization, legacy)
+
+
+MALFORMED = [
+    ("x", "quantization_config"),
+    ([1], "quantization_config"),
+    (mixed({}) | {"quantized_layers": [1]}, "quantized_layers"),
+    (mixed({"lm_head": "FP8"}), "lm_head"),
+    (mixed({"lm_head": {"quant_algo": ["FP8"]}}), "quant_algo"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": [5]}, "ignore"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": "lm_head"}, "ignore"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": "fp8"}, "kv_cache_scheme"),
+    ({"quant_method": "compressed-tensors", "config_groups": [1]}, "config_groups"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"g": "x"}}, "g is"),
+    ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": 4}}}, "g.weights"),
+    ({"quant_method": "compressed-tensors", "config_groups": {}, "ignore": [None]}, "ignore"),
+]
+
+
+@pytest.mark.parametrize(("quantization", "key"), MALFORMED, ids=lambda v: str(v)[:40])
+def test_json_of_another_shape_is_named(tmp_path: Path, quantization: Any, key: str) -> None:
+    with pytest.raises(CheckpointError, match=rf"config\.json: .*{key}"):
+        read(tmp_path, quantization)
+
+
+def test_a_legacy_file_of_another_shape_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"hf_quant_config\.json: quantization is a JSON list"):
+        read(tmp_path, None, cast("dict", [1]))
+
+
+def test_null_is_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"text_config": null, "quantization_config": null}')
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": null}')
+    assert load_quant_config(tmp_path) == QuantConfig()
 
 
 # --- compressed-tensors ----------------------------------------------------------------------------------------------
