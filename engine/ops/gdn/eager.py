@@ -16,8 +16,10 @@ from engine.ops.norm import gated_rms_norm
 if TYPE_CHECKING:
     from engine.ops.gdn import GdnWeights
 
-CHUNK_TOKENS = 64
-"""Tokens per chunk: the size of the triangular system. Flash linear attention and vLLM use the same."""
+CHUNK_TOKENS = 32
+"""Tokens per chunk: the size of the triangular system. On a CPU 32 takes 5 % less time per step than 64, which GPU
+kernels use, and pads less; 16 takes as long.
+"""
 
 TAPS_KEPT = 3
 """Inputs of the convolution that its state holds."""
@@ -191,9 +193,11 @@ def _convolve(qkv: Tensor, conv_state: Tensor, runs: Chunks, weights: GdnWeights
     last = [stream[end + run * TAPS_KEPT :][:TAPS_KEPT] for run, end in enumerate(runs.ends)]
     conv_state.index_copy_(0, runs.slots, torch.stack(last).transpose(1, 2))
     stream, length = stream.float(), stream.shape[0] - TAPS_KEPT
-    mixed = stream[:length] * weights.conv[:, 0]
-    for tap in range(1, TAPS_KEPT + 1):
-        mixed.addcmul_(stream[tap : tap + length], weights.conv[:, tap])
+    # Taps as rows: a column's stride costs torch's product its vector form, and five times the time.
+    first, *others = weights.conv.T.contiguous()
+    mixed = stream[:length] * first
+    for tap, weight in enumerate(others, 1):
+        mixed.addcmul_(stream[tap : tap + length], weight)
     return F.silu(mixed, inplace=True).to(qkv.dtype)
 
 
