@@ -63,7 +63,8 @@ class ModelRunner:
             self.caches.zero_slots(torch.tensor(fresh, device=self.device))
         if self.graphs is not None and self.graphs.takes(batch):
             return self._replay(batch, self.graphs)
-        step = build_step(batch, self.caches.block_tokens, self.device)
+        fused = isinstance(self.model, FusedForCausalLM)
+        step = build_step(batch, self.caches.block_tokens, self.device, for_kernels=fused)
         hidden = self.model.forward(step, self.caches)
         ends = list(accumulate(len(s.token_ids) for s in batch.segments))
         prompts = [self._prompt(s, hidden, end) for s, end in zip(batch.segments, ends, strict=True)]

@@ -11,9 +11,10 @@ from engine.models.step import Run, Step
 from engine.ops import attention, gdn
 
 
-def build_step(batch: Batch, block_tokens: int, device: torch.device) -> Step:
+def build_step(batch: Batch, block_tokens: int, device: torch.device, *, for_kernels: bool = False) -> Step:
     """Rows are the segments' tokens in order; leading segments of one token become the decodes, the rest runs.
 
+    With `for_kernels` what only the torch references need (`pages`, `chunks`) is left out.
     Raises ValueError where a segment's blocks do not cover its tokens: it would write into somebody else's block.
     """
     decoding = list(takewhile(lambda s: len(s.token_ids) == 1, batch.segments))
@@ -40,7 +41,11 @@ def build_step(batch: Batch, block_tokens: int, device: torch.device) -> Step:
     table = lengths = pages = None
     if decoding:
         table, lengths = _block_table(decoding, block_tokens, device), _lengths(decoding, device)
-        pages = attention.pages(table, lengths, max(s.position + 1 for s in decoding), block_tokens)
+        if not for_kernels:
+            pages = attention.pages(table, lengths, max(s.position + 1 for s in decoding), block_tokens)
+    chunks = None
+    if runs and not for_kernels:
+        chunks = gdn.chunks([r.end - r.start for r in runs], [r.state_slot for r in runs], device)
     return Step(
         token_ids=torch.tensor(token_ids, device=device),
         positions=torch.tensor(positions, device=device),
@@ -51,7 +56,7 @@ def build_step(batch: Batch, block_tokens: int, device: torch.device) -> Step:
         runs=tuple(runs),
         block_table=table,
         lengths=lengths,
-        chunks=gdn.chunks([r.end - r.start for r in runs], [r.state_slot for r in runs], device) if runs else None,
+        chunks=chunks,
     )
 
 

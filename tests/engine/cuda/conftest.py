@@ -1,0 +1,100 @@
+"""A checkpoint of the 27B's widths with four layers, the engine's runner over it, and the torch reference beside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.batch import Batch, Segment
+from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from engine.models.caches import Caches
+from engine.models.fused import FusedForCausalLM
+from engine.models.layers import Source
+from engine.models.registry import build_model
+from engine.ops.linear import Budget
+from engine.request import SamplingParams
+from engine.runner import LoadedRunner, ModelRunner, load_runner
+from engine.steps import build_step
+
+ROOT = Path(__file__).resolve().parents[3]
+BLOCKS, BLOCK_TOKENS, SLOTS, MAX_LEN = 1024, 16, 32, 2048
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints") / "27b-4-layers"
+    tool = [
+        sys.executable,
+        str(ROOT / "tools" / "make_checkpoint.py"),
+        "--shape",
+        "27b",
+        "--layers",
+        "4",
+        "--seed",
+        "1",
+    ]
+    done = subprocess.run([*tool, str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="session")
+def runner(checkpoint) -> LoadedRunner:
+    cache = CacheConfig(block_tokens=BLOCK_TOKENS, num_blocks=BLOCKS)
+    limits = SchedulerConfig(max_num_seqs=SLOTS, max_model_len=MAX_LEN)
+    return load_runner(EngineConfig(ModelConfig(checkpoint, device="cuda"), cache, limits))
+
+
+@pytest.fixture(scope="session")
+def reference(runner) -> ModelRunner:
+    """The torch path on the same GPU, over caches of its own."""
+    text, device = runner.weights.config, runner.device
+    with torch.inference_mode():
+        model = build_model(Source(runner.weights, text, torch.bfloat16, Budget(0)), MAX_LEN)
+        caches = Caches(text, BLOCKS, BLOCK_TOKENS, SLOTS, torch.bfloat16, runner.kv_dtype, device)
+    return ModelRunner(model, caches, text.vocab_size)
+
+
+@dataclass
+class Sequence:
+    """One request driven by hand; the blocks of different ones are interleaved over the pool."""
+
+    number: int
+    length: int
+    slot: int
+    done: int = 0
+    ids: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.number)
+        self.ids = torch.randint(10, 248000, (self.length,), generator=generator).tolist()
+
+    def segment(self, tokens: int) -> Segment:
+        start, self.done = self.done, self.done + tokens
+        blocks = tuple(range(self.slot, BLOCKS, SLOTS))[: -(-self.done // BLOCK_TOKENS)]
+        params = SamplingParams(max_tokens=64, temperature=0.0)
+        ids = tuple(self.ids[start : self.done])
+        return Segment(str(self.number), ids, start, blocks, self.slot, start == 0, True, params)
+
+
+@torch.inference_mode()
+def last_logits(runner: ModelRunner, segments: list[Segment], *, graph: bool = False) -> torch.Tensor:
+    """fp32 [segments, vocab_size] of each segment's last token; by the graph of that size, or eagerly."""
+    fresh = [s.state_slot for s in segments if s.zero_state]
+    if fresh:
+        runner.caches.zero_slots(torch.tensor(fresh, device=runner.device))
+    if graph:
+        assert runner.graphs is not None
+        ids, logits = runner.graphs.run(segments)
+        assert ids == logits.argmax(-1).tolist()
+        return logits.float()
+    fused = isinstance(runner.model, FusedForCausalLM)
+    step = build_step(Batch(0, tuple(segments)), BLOCK_TOKENS, runner.device, for_kernels=fused)
+    hidden = runner.model.forward(step, runner.caches)
+    ends = torch.tensor([len(s.token_ids) for s in segments], device=runner.device).cumsum(0) - 1
+    return runner.model.logits(hidden[ends])

@@ -1,0 +1,121 @@
+"""engine/models/fused: what the kernels refuse, by name, before anything is read; the scratch they need."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from engine.models.config import TextConfig, load_text_config
+from engine.models.fused import obstacle
+from engine.ops.linear.cuda import W4A16, W8A8, Scratch
+from engine.weights.loader import load_weights
+from engine.weights.quantization import Scheme
+from engine.weights.specs import linear_shapes
+
+SIZES = {
+    "vocab_size": 248320,
+    "hidden_size": 5120,
+    "num_hidden_layers": 4,
+    "layer_types": ("linear_attention", "linear_attention", "linear_attention", "full_attention"),
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "rope_theta": 1e7,
+    "partial_rotary_factor": 0.25,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "intermediate_size": 17408,
+}
+
+
+def scheme(name):
+    if ".mlp." in name or name == "lm_head":
+        return Scheme.NVFP4
+    return Scheme.NONE if name.endswith(("in_proj_b", "in_proj_a")) else Scheme.FP8_STATIC
+
+
+def weights(config, **changed):
+    schemes = {name: scheme(name) for name in linear_shapes(config)} | {k: v for k, v in changed.items() if "." in k}
+    stored = {f"{n}.weight": SimpleNamespace(dtype=changed.get("ba_dtype", "BF16")) for n in schemes}
+    return SimpleNamespace(schemes=schemes, checkpoint=SimpleNamespace(tensors=stored))
+
+
+def refused(dtype=torch.bfloat16, changed=None, **sizes):
+    config = TextConfig(**{**SIZES, **sizes})
+    return obstacle(weights(config, **(changed or {})), config, dtype)
+
+
+def test_the_27b_is_taken():
+    assert refused() is None
+
+
+def test_packed_nvfp4_is_taken():
+    assert refused(changed={"layers.0.mlp.up_proj": Scheme.NVFP4_PACKED}) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "reason"),
+    [
+        ({"hidden_size": 5136}, "hidden_size = 5136"),
+        ({"hidden_size": 6144}, "hidden_size = 6144"),
+        ({"intermediate_size": 1000}, "intermediate_size = 1000"),
+        ({"head_dim": 128}, "head_dim = 128"),
+        ({"partial_rotary_factor": 0.5}, "rotary dimension = 128"),
+        ({"num_key_value_heads": 2}, "query heads per KV head = 12"),
+        ({"linear_key_head_dim": 64}, "linear_key_head_dim = 64"),
+        ({"linear_value_head_dim": 64}, "linear_value_head_dim = 64"),
+        ({"vocab_size": 1000}, "vocab_size = 1000"),
+        ({"tie_word_embeddings": True}, "an lm_head that is the embedding (an NVFP4 one is)"),
+    ],
+)
+def test_sizes_are_refused_by_name(sizes, reason):
+    assert refused(**sizes) == reason
+
+
+@pytest.mark.parametrize(
+    ("module", "found"),
+    [
+        ("layers.3.self_attn.q_proj", Scheme.FP8_DYNAMIC),
+        ("layers.1.mlp.down_proj", Scheme.NONE),
+        ("layers.2.linear_attn.in_proj_b", Scheme.FP8_STATIC),
+        ("lm_head", Scheme.FP8_STATIC),
+    ],
+)
+def test_schemes_are_refused_by_module(module, found):
+    config = TextConfig(**SIZES)
+    stored = weights(config)
+    stored.schemes[module] = found
+    assert obstacle(stored, config, torch.bfloat16).startswith(f"{module} in {found.name} (")
+
+
+def test_other_activations_and_dtypes_are_refused():
+    assert refused(torch.float32) == "float32 activations (bfloat16 is)"
+    assert refused(changed={"ba_dtype": "F16"}) == "layers.0.linear_attn.in_proj_b in F16 (BF16 is)"
+
+
+def test_a_mixture_of_experts_is_refused():
+    moe = {
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 32,
+    }
+    assert refused(**moe) == "a mixture of experts"
+
+
+def test_the_tiny_checkpoint_is_refused(tiny_checkpoint):
+    config = load_text_config(tiny_checkpoint)
+    assert obstacle(load_weights(tiny_checkpoint, config, "cpu"), config, torch.bfloat16) == "vocab_size = 2003"
+
+
+def test_scratch_is_sized_for_the_wider_form():
+    four = W4A16(torch.empty(3, 2, 2304, dtype=torch.uint8), torch.empty(48))
+    eight = W8A8(torch.empty(3, 5, 2048, dtype=torch.uint8), torch.empty(48), torch.tensor(1.0))
+    assert (four.shape, four.scratch_bytes) == ((48, 512), 48 * 512 * 2)
+    assert (eight.shape, eight.scratch_bytes) == ((48, 640), 48 * 640)
+    with pytest.raises(ValueError, match="scratch: found 10 bytes for 48x512; expected at least 49152"):
+        Scratch(10, torch.device("cpu")).rows(four)

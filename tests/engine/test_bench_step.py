@@ -1,0 +1,43 @@
+"""engine/bench_step without a GPU: kernel names to families, and the table."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.bench_step import FAMILIES, Family, Measured, family_of
+
+
+@pytest.mark.parametrize(
+    ("kernel", "family"),
+    [
+        (
+            "void engine::skinny_kernel<engine::(anonymous namespace)::W4A16, 1, false, (engine::Epilogue)2>",
+            "W4A16 product",
+        ),
+        (
+            "void engine::skinny_kernel<engine::(anonymous namespace)::W8A8, 1, true, (engine::Epilogue)0>",
+            "W8A8 product",
+        ),
+        ("void engine::(anonymous namespace)::add_norm_kernel<4>(engine::NormArgs)", "add, norm, quantise, b/a"),
+        ("engine::(anonymous namespace)::w4a16_rows_kernel(unsigned char const*)", "weights to rows"),
+        ("_chunk_kernel", "GDN chunks (Triton)"),
+        ("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNN", "library products"),
+        ("Memcpy HtoD (Pinned -> Device)", "copies"),
+        ("void at::native::vectorized_gather_kernel<16, long>", "torch"),
+    ],
+)
+def test_kernels_belong_to_families(kernel, family):
+    assert family_of(kernel) == family
+
+
+def test_family_names_are_distinct():
+    assert len({name for name, _ in FAMILIES}) == len(FAMILIES)
+
+
+def test_table_puts_the_slowest_first_and_leaves_uncounted_bytes_out():
+    families = (Family("argmax", 1, 10.0), Family("W8A8 product", 128, 2000.0, 4_420_000_000))
+    lines = list(Measured("decode", 2100.4, families).lines())
+    assert lines[0] == "decode: 2100 µs a step, 129 launches"
+    assert lines[2].split() == ["W8A8", "product", "128.0", "2000.0", "4.420", "2210", "50%"]
+    assert lines[3].split() == ["argmax", "1.0", "10.0"]
+    assert lines[4].split() == ["sum", "129.0", "2010.0"]

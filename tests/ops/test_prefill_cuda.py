@@ -1,0 +1,166 @@
+"""What prefill adds on a GPU: weights in row order, products of both sizes, GDN over a run, the attention gate."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from engine.ops import gdn
+from engine.ops.attention import cuda_prefill as attention_prefill
+from engine.ops.gdn import GdnWeights
+from engine.ops.linear import cuda
+from engine.weights.types import Fp8Weight, Nvfp4Weight
+from tests.ops.poison import relative_error
+
+pytestmark = pytest.mark.gpu
+
+SIZES = [(16, 256), (48, 512), (1040, 1280)]
+TOKENS = [1, 8, 9, 32, 33, 100, 257]
+BF16_ERROR = 3e-3
+"""One rounding of the result to bf16, and beyond 32 tokens one of each NVFP4 weight."""
+SWIGLU_ERROR = 6e-3
+"""Gate, up, silu and product are each rounded."""
+GDN_ERROR = 6e-3
+"""The output is rounded twice; products are TF32."""
+STATE_ERROR = 5e-4
+
+
+def nvfp4(n, k, generator):
+    bits = torch.randint(0, 0x7F, (n, k // 16), dtype=torch.uint8, device="cuda", generator=generator)
+    bits[torch.rand(bits.shape, device="cuda", generator=generator) < 0.02] = 0
+    packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda", generator=generator)
+    row_scale = torch.rand(n, device="cuda", generator=generator) * 1e-3 + 1e-4
+    return Nvfp4Weight(packed, bits.view(torch.float8_e4m3fn), row_scale)
+
+
+def fp8(n, k, generator):
+    weight = (torch.randn(n, k, device="cuda", generator=generator) * 50).clamp(-448, 448).to(torch.float8_e4m3fn)
+    scale = torch.rand(n, device="cuda", generator=generator) * 1e-3 + 1e-4
+    return Fp8Weight(weight, scale, torch.tensor(0.02, device="cuda"))
+
+
+def scratch(n, k):
+    made = cuda.Scratch(4 * n * k, torch.device("cuda"))
+    made.buffer.fill_(0xFF)
+    return made
+
+
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_rows_are_the_dequantised_weight_to_the_bit(n, k, cuda_generator):
+    four, eight = nvfp4(n, k, cuda_generator), fp8(n, k, cuda_generator)
+    rows = scratch(n, k).rows(cuda.pack_w4a16(four))
+    assert torch.equal(rows.float(), four.dequantize(torch.bfloat16).float())
+    rows = scratch(n, k).rows(cuda.pack_w8a8(eight))
+    assert torch.equal(rows.view(torch.uint8), eight.weight.view(torch.uint8))
+
+
+@pytest.mark.parametrize("m", TOKENS)
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_w4a16(m, n, k, cuda_generator):
+    weight, space = nvfp4(n, k, cuda_generator), scratch(n, k)
+    x = torch.randn(m, k, device="cuda", generator=cuda_generator).bfloat16()
+    expected = x.double() @ weight.dequantize(torch.float32).double().T
+    packed = cuda.pack_w4a16(weight)
+    assert relative_error(cuda.project(x, packed, space), expected) < BF16_ERROR
+    assert relative_error(cuda.planes(x, packed, space).sum(0), expected) < BF16_ERROR
+
+
+@pytest.mark.parametrize("m", TOKENS)
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_w8a8(m, n, k, cuda_generator):
+    weight, space = fp8(n, k, cuda_generator), scratch(n, k)
+    x = (torch.randn(m, k, device="cuda", generator=cuda_generator) * 20).to(torch.float8_e4m3fn)
+    expected = (x.double() * weight.input_scale) @ weight.dequantize(torch.float32).double().T
+    packed = cuda.pack_w8a8(weight)
+    assert relative_error(cuda.project(x, packed, space), expected) < BF16_ERROR
+    assert relative_error(cuda.planes(x, packed, space).sum(0), expected) < BF16_ERROR
+
+
+@pytest.mark.parametrize("m", TOKENS)
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_swiglu(m, n, k, cuda_generator):
+    gate, up = nvfp4(n, k, cuda_generator), nvfp4(n, k, cuda_generator)
+    x = torch.randn(m, k, device="cuda", generator=cuda_generator).bfloat16()
+    gate_y, up_y = (x.double() @ w.dequantize(torch.float32).double().T for w in (gate, up))
+    out = cuda.swiglu(x, cuda.pack_gate_up(gate, up), scratch(2 * n, k))
+    assert relative_error(out, F.silu(gate_y) * up_y) < SWIGLU_ERROR
+
+
+def gdn_inputs(tokens, generator, slots=3):
+    key_heads, heads = 2, 6
+    channels = (2 * key_heads + heads) * 128
+
+    def randn(*shape):
+        return torch.randn(*shape, device="cuda", generator=generator)
+
+    rate = -torch.rand(heads, device="cuda", generator=generator) * 2
+    weights = GdnWeights(
+        randn(channels, 4) * 0.3, rate, randn(heads), randn(128), 1e-6, key_heads, heads, key_dim=128, value_dim=128
+    )
+    qkvz = randn(tokens, channels + heads * 128).bfloat16()
+    ba = randn(tokens, 2 * heads).bfloat16()
+    return weights, qkvz, ba, randn(slots, channels, 3).bfloat16(), randn(slots, heads, 128, 128) * 0.1
+
+
+def gdn_reference(weights, qkvz, ba, conv_state, state):
+    heads, width = weights.value_heads, weights.value_heads * 128
+    qkv, z = qkvz[:, :-width], qkvz[:, -width:]
+    return gdn.prefill(qkv, z, ba[:, :heads], ba[:, heads:], conv_state, state, 1, weights)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 63, 64, 65, 200])
+@pytest.mark.usefixtures("poison")
+def test_gdn_over_a_run(tokens, cuda_generator):
+    from engine.ops.gdn.cuda_prefill import prefill
+
+    weights, qkvz, ba, conv_state, state = gdn_inputs(tokens, cuda_generator)
+    ours_conv, ours_state = conv_state.clone(), state.clone()
+    out = torch.empty(tokens, weights.value_heads * 128, dtype=torch.bfloat16, device="cuda")
+    prefill(qkvz, ba, ours_conv, ours_state, 1, weights, out, None)
+    expected = gdn_reference(weights, qkvz, ba, conv_state, state)
+    assert relative_error(out, expected) < GDN_ERROR
+    assert torch.equal(ours_conv, conv_state)
+    assert relative_error(ours_state[1], state[1]) < STATE_ERROR
+    assert torch.equal(ours_state[[0, 2]], state[[0, 2]])
+
+
+def test_gdn_with_equal_keys_and_no_decay(cuda_generator):
+    """The hardest system: every entry of A is near 1, and a series over all 64 rows at once would lose every digit."""
+    from engine.ops.gdn.cuda_prefill import prefill
+
+    weights, qkvz, ba, conv_state, state = gdn_inputs(128, cuda_generator)
+    qkvz[:] = qkvz[:1]
+    ba[:, : weights.value_heads] = 9
+    ba[:, weights.value_heads :] = -20
+    ours_conv, ours_state = conv_state.clone(), state.clone()
+    out = torch.empty(128, weights.value_heads * 128, dtype=torch.bfloat16, device="cuda")
+    prefill(qkvz, ba, ours_conv, ours_state, 1, weights, out, None)
+    assert relative_error(out, gdn_reference(weights, qkvz, ba, conv_state, state)) < GDN_ERROR
+    assert relative_error(ours_state[1], state[1]) < 4 * STATE_ERROR
+
+
+def test_gdn_quantises_for_out_proj(cuda_generator):
+    from engine.ops.gdn.cuda_prefill import prefill
+
+    weights, qkvz, ba, conv_state, state = gdn_inputs(70, cuda_generator)
+    plain = torch.empty(70, weights.value_heads * 128, dtype=torch.bfloat16, device="cuda")
+    coded, scale = plain.to(torch.float8_e4m3fn), torch.tensor(0.05, device="cuda")
+    prefill(qkvz, ba, conv_state.clone(), state.clone(), 1, weights, plain, None)
+    prefill(qkvz, ba, conv_state, state, 1, weights, coded, scale)
+    expected = (plain.float() * scale.reciprocal()).clamp(-448, 448).to(torch.float8_e4m3fn)
+    assert torch.equal(coded.view(torch.uint8), expected.view(torch.uint8))
+
+
+@pytest.mark.parametrize("tokens", [1, 70])
+@pytest.mark.usefixtures("poison")
+def test_attention_gate(tokens, cuda_generator):
+    heads = 3
+    out = torch.randn(tokens, heads, 256, device="cuda", generator=cuda_generator).bfloat16()
+    qkv = torch.randn(tokens, (2 * heads + 2) * 256, device="cuda", generator=cuda_generator).bfloat16()
+    gate = qkv[:, : 2 * heads * 256].view(tokens, heads, 512)[:, :, 256:]
+    expected = (out * gate.sigmoid()).flatten(1)
+    assert relative_error(attention_prefill.gate(out, qkv, None), expected) < 1e-3
+    scale = torch.tensor(0.01, device="cuda")
+    coded = (expected.float() * scale.reciprocal()).clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    assert relative_error(attention_prefill.gate(out, qkv, scale).float(), coded) < 5e-3
