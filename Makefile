@@ -9,7 +9,8 @@ TORCH_INDEX := $(shell sed -n 's/^torch_index = "\(.*\)"$$/\1/p' oracle/pin.toml
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet --progress-bar off
 LOG := .venv/setup.log
 GIVE_UP := grep -h ERROR $(LOG) | tail -3 >&2; echo "make: pip failed, its output is in $(LOG); make setup goes on from here" >&2; exit 69
-MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_weights.py tools/expand_checkpoint.py
+MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_weights.py tools/synthetic_tokenizer.py
+EXPAND_CHECKPOINT := tools/expand_checkpoint.py
 
 .PHONY: help run setup oracle checkpoints test lint cuda clean
 .DEFAULT_GOAL := help
@@ -56,11 +57,11 @@ checkpoints: checkpoints/tiny-oracle/config.json checkpoints/tiny-moe-oracle/con
 checkpoints/tiny/config.json checkpoints/tiny-moe/config.json: checkpoints/%/config.json: $(MAKE_CHECKPOINT) | $(STAMP)
 	@$(BIN)/python tools/make_checkpoint.py --shape $* --layout modelopt --seed 0 --overwrite checkpoints/$*
 
-checkpoints/tiny-oracle/config.json: checkpoints/tiny/config.json
+checkpoints/tiny-oracle/config.json: checkpoints/tiny/config.json $(EXPAND_CHECKPOINT)
 	@$(BIN)/python tools/expand_checkpoint.py --overwrite checkpoints/tiny checkpoints/tiny-oracle
 
 # vLLM for CPU runs no quantised MoE at all.
-checkpoints/tiny-moe-oracle/config.json: checkpoints/tiny-moe/config.json
+checkpoints/tiny-moe-oracle/config.json: checkpoints/tiny-moe/config.json $(EXPAND_CHECKPOINT)
 	@$(BIN)/python tools/expand_checkpoint.py --all --overwrite checkpoints/tiny-moe checkpoints/tiny-moe-oracle
 
 test: setup ## every test that needs no GPU; those of the oracle where it is installed

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from gate.checks.evidence import Evidence
 from gate.checks.kv_dtype_differs import resolved
 from gate.observe.rows import ARMS
+from gate.recipe import Protocol, Recipe, Workload
 from gate.stats.band import Band
 
 MIN_REPETITIONS = 3
@@ -20,6 +21,7 @@ def missing(evidence: Evidence, band: Band) -> Iterator[str]:
         yield f"band of {100 * band.share:.1f} % is assumed: this host has no A/A history"
     if evidence.repetitions < MIN_REPETITIONS:
         yield f"{evidence.repetitions} repetitions, fewer than {MIN_REPETITIONS}"
+    yield from _weakened(evidence.plan.recipe)
     left_out = sorted(set(protocol.concurrency) - set(evidence.concurrencies))
     if left_out:
         yield f"declared concurrencies not measured: {', '.join(map(str, left_out))}"
@@ -32,6 +34,30 @@ def missing(evidence: Evidence, band: Band) -> Iterator[str]:
         yield "the client's own cost was not measured"
     for finding in evidence.run.preflight:
         yield f"preflight: {finding.message}"
+
+
+def _weakened(recipe: Recipe) -> Iterator[str]:
+    """Every limit of the recipe that is easier to pass than the protocol's own (gate/recipe.py's defaults)."""
+    full, ours, asked = Protocol(), recipe.protocol, Workload()
+    if ours.floor < full.floor:
+        yield f"floor {ours.floor:g}, below {full.floor:g}"
+    if ours.max_spread > full.max_spread:
+        yield f"max_spread {100 * ours.max_spread:g} %, above {100 * full.max_spread:g} %"
+    if ours.near_tie_nats > full.near_tie_nats:
+        yield f"near_tie_nats {ours.near_tie_nats:g}, above {full.near_tie_nats:g}"
+    left_out = [axis for axis in full.primary if axis not in ours.primary]
+    if left_out:
+        yield f"axes that do not decide here: {', '.join(left_out)}"
+    if recipe.workload.warmup_per_stream < asked.warmup_per_stream:
+        yield "no warm-up: the first requests of each leg are cold"
+    if recipe.workload.requests_per_stream < asked.requests_per_stream:
+        least = asked.requests_per_stream
+        yield f"{recipe.workload.requests_per_stream} requests a stream, fewer than {least}: nearly all of it is ramp"
+    if recipe.workload.max_common_prefix > asked.max_common_prefix:
+        yield f"prompts may share {recipe.workload.max_common_prefix} tokens, more than {asked.max_common_prefix}"
+    if recipe.oracle.args or recipe.oracle.env:
+        own = [*recipe.oracle.args, *(f"{name}={value}" for name, value in recipe.oracle.env.items())]
+        yield f"the oracle runs with settings of the recipe's own: {' '.join(own)}"
 
 
 def _arms(evidence: Evidence) -> Iterator[str]:
@@ -50,6 +76,8 @@ def _arms(evidence: Evidence) -> Iterator[str]:
             yield f"the {arm} does not report its version"
         if identity.prefix_caching is None:
             yield f"the {arm} does not report whether prefix caching is off"
+        if any(row.token_ids is None for leg in evidence.of_arm(arm) for row in leg.requests if row.error is None):
+            yield f"the {arm} returns no token ids: how many tokens it made is its own word"
         if resolved(identity.kv_cache_dtype) is None:
             yield f"the {arm} does not report its KV cache dtype, it says {identity.kv_cache_dtype}"
     digests = {candidate.checkpoint_digest, oracle.checkpoint_digest}

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gate import interrupt
-from gate.errors import INTERRUPTED, USAGE, GateError
+from gate import interrupt, shell
 from oracle.cli import app as oracle_app
 
 app = typer.Typer(
     name="gate",
     help="Is an LLM engine at least as fast, as small and as right as the pinned vLLM, on this machine, today?",
-    epilog="Exit codes: 0 pass, 1 fail, 2 inconclusive, 3 void, 64 usage, 69 something is missing, 75 lock held.",
+    epilog="Exit codes: 0 pass, 1 fail, 2 inconclusive, 3 void, 64 usage, 69 something is missing, "
+    "70 a fault of the gate itself, 75 lock held, 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -186,28 +185,6 @@ def recipe_check(names: Annotated[list[str], typer.Argument(help="Names or TOML 
         typer.echo(f"{name}: {load(name).name} is well-formed")
 
 
-CommandLineError: Any = typer.BadParameter.__mro__[2]
-"""Base of every mistake the argument parser reports; typer does not name it."""
-
-
 def main() -> None:
-    """Run; whatever the user can act on is one line on standard error and its exit code."""
     interrupt.install()
-    try:
-        code = app(standalone_mode=False)
-    except GateError as error:
-        code = _say(str(error), error.exit_code)
-    except CommandLineError as error:
-        text = " ".join(error.format_message().split())
-        code = _say(text, USAGE) if text else USAGE
-    except (KeyboardInterrupt, typer.Abort):
-        code = _say("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader has seen enough: `gate list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code or 0)
-
-
-def _say(text: str, code: int) -> int:
-    typer.echo(f"gate: {text}", err=True)
-    return code
+    sys.exit(shell.run(app, "gate"))

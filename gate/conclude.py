@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from gate import shell
 from gate.errors import StorageError
 from gate.judge import judge
 from gate.observe.store import Store, read_run
@@ -47,8 +48,11 @@ def print_table(report: Report, folder: Path, every: bool = False) -> None:
     text = terminal.render(
         report, all_cells=every, colour=console.is_terminal, width=width, where=str(folder / "report.html")
     )
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `gate run | head -3`: who reads less still gets the verdict's exit code
+        shell.quiet()
 
 
 def stored(folder: Path) -> Report:

@@ -13,7 +13,7 @@ GateError                        an error the user can act on: one line, no trac
 from __future__ import annotations
 
 PASS, FAIL, INCONCLUSIVE, VOID = 0, 1, 2, 3
-USAGE, UNAVAILABLE, LOCKED, INTERRUPTED = 64, 69, 75, 130
+USAGE, UNAVAILABLE, INTERNAL, LOCKED, INTERRUPTED = 64, 69, 70, 75, 130
 
 
 class GateError(Exception):

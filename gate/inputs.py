@@ -105,12 +105,15 @@ def plan_for(asked: Asked) -> Plan:
         )
         return plan_arm(table.kind, seat, recipe)
 
+    candidate, oracle = arm_plan("candidate", asked.port), arm_plan("oracle", asked.port + 1)
+    if candidate.url == oracle.url:
+        raise UsageError(f"both arms are {oracle.url}", expected="two servers", hint="one server has no opponent")
     size, reserved = vocabulary(shipped.path)
     return make_plan(
         recipe,
         coin=coin,
         seed=recipe.workload.seed,
-        candidate=arm_plan("candidate", asked.port),
-        oracle=arm_plan("oracle", asked.port + 1),
+        candidate=candidate,
+        oracle=oracle,
         vocabulary=Vocabulary(size=size, reserved=tuple(sorted(reserved))),
     )

@@ -118,16 +118,17 @@ def take(path: Path) -> int:
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise StorageError(f"cannot lock {path}: {error.strerror}", hint=f"set {FOLDER_VARIABLE}") from error
         raise LockHeldError(f"{path.stem} is held by {holder}", hint="wait for it to end, or stop it") from error
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, (json.dumps(_holder(), indent=1) + "\n").encode(), 0)
+    with contextlib.suppress(OSError):  # a full disk: the lock is held all the same, it only does not say by whom
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, (json.dumps(_holder(), indent=1) + "\n").encode(), 0)
     return descriptor
 
 
 def _open(path: Path) -> int:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(PermissionError):
-            path.parent.chmod(0o1777)  # another user must be able to lock here too; only the owner can say so
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.chmod(0o1777)  # others must be able to lock here too; a folder we found is not ours to open
         descriptor = _open_or_create(path)
     except OSError as error:
         raise StorageError(
@@ -153,7 +154,8 @@ def _open_or_create(path: Path) -> int:
 
 def _release(descriptor: int) -> None:
     """The file stays: removing it would let two gates lock two files of one name."""
-    os.ftruncate(descriptor, 0)
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, 0)
     os.close(descriptor)
 
 
@@ -164,7 +166,10 @@ def _proof(path: Path, descriptor: int) -> bool:
         return False
     if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
         return False
-    second = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        second = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
     try:
         fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -176,12 +181,19 @@ def _proof(path: Path, descriptor: int) -> bool:
 
 def _holder() -> dict[str, str | int]:
     return {
-        "user": getpass.getuser(),
+        "user": _user(),
         "pid": os.getpid(),
         "host": socket.gethostname(),
         "since": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": " ".join(sys.argv),
     }
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have a number and no name
+        return f"uid {os.getuid()}"
 
 
 def _read_holder(descriptor: int) -> str:

@@ -5,11 +5,13 @@ One token after prompt and common output, greedy, one request at a time, so that
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
 import httpx
+import orjson
 
 from gate.observe import control
 from gate.observe.rows import MarginRow, RequestRow
@@ -82,11 +84,12 @@ def top(client: httpx.Client, model: str, token_ids: Sequence[int]) -> dict[int,
     }
     try:
         response = client.post("/v1/completions", json=body)
-        answer: Any = response.json()
+        answer: Any = orjson.loads(response.content)
         named = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-        return {int(name.removeprefix(NAME)): float(value) for name, value in named.items()}
+        found = {int(name.removeprefix(NAME)): float(value) for name, value in named.items()}
     except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
         return None
+    return found if all(map(math.isfinite, found.values())) else None
 
 
 def _prompts(plan: Plan) -> Callable[[int, int], list[tuple[int, ...]]]:

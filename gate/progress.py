@@ -20,18 +20,26 @@ from rich.progress import (
 from gate.units import duration
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads the progress any more: go on without. rich would end the run with exit code 1, our FAIL."""
+        self.quiet = True
+
+
 class Ui:
     """Events go to standard error, so that standard output is the table and nothing else."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, soft_wrap=True, highlight=False)
+        self.console = console or _Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._left = 0
         self._took_s: list[float] = []
 
     def say(self, text: str) -> None:
-        (self._bar.console if self._bar else self.console).print(text, markup=False)
+        (self._bar.console if self._bar else self.console).print(
+            "".join(c if c.isprintable() else " " for c in text), markup=False
+        )
 
     def legs(self, done: int, of: int) -> Self:
         """`with ui.legs(done, of):` around the measurement."""

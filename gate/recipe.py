@@ -6,7 +6,7 @@ import difflib
 import tomllib
 import typing
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,10 +18,18 @@ RECIPES = ROOT / "recipes"
 REVISION = r"^[0-9a-f]{40}$"
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """A recipe's name becomes part of a folder name."""
+NAME_OF_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+MOST_TOKENS = 2**20
+"""Upper limits exist so that a slip of the finger is one line and not a plan that fills the memory."""
+
+
+Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
+"""What a command line or an environment can hold."""
 
 
 class Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # TOML knows inf and nan; no limit of ours may be one, and JSON cannot hold them.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class Checkpoint(Table):
@@ -50,17 +58,17 @@ class Checkpoint(Table):
 
 
 class Workload(Table):
-    prompt_tokens: int = Field(1024, ge=1)
-    output_tokens: int = Field(128, ge=1)
-    requests_per_stream: int = Field(2, ge=1)
+    prompt_tokens: int = Field(1024, ge=1, le=MOST_TOKENS)
+    output_tokens: int = Field(128, ge=1, le=MOST_TOKENS)
+    requests_per_stream: int = Field(2, ge=1, le=10_000)
     """Closed loop: a leg at concurrency C sends C × this many requests."""
-    warmup_per_stream: int = Field(1, ge=0)
+    warmup_per_stream: int = Field(1, ge=0, le=1_000)
     """Untimed requests per stream at the start of each leg, with prompts of their own."""
     arrival: Literal["closed", "poisson", "constant"] = "closed"
     rate_per_stream: float | None = Field(None, gt=0)
     """Open loop: requests per second are this × C."""
     seed: int = 0
-    max_common_prefix: int = Field(8, ge=0)
+    max_common_prefix: int = Field(8, ge=0, le=1_000)
     """Longest shared prefix, in tokens, of any two prompts."""
 
     @model_validator(mode="after")
@@ -72,7 +80,7 @@ class Workload(Table):
 
 class Protocol(Table):
     concurrency: tuple[int, ...] = (1, 2, 4, 8)
-    repetitions: int = Field(3, ge=1)
+    repetitions: int = Field(3, ge=1, le=100)
     residency: Literal["both", "alternate"] = "both"
     floor: float = Field(1.0, gt=0)
     band: float = Field(0.01, ge=0, lt=1)
@@ -87,6 +95,8 @@ class Protocol(Table):
 
     @model_validator(mode="after")
     def _levels(self) -> Self:
+        if not self.primary:
+            raise ValueError("primary names no axis: nothing would decide the verdict")
         if not self.concurrency or min(self.concurrency) < 1 or len(set(self.concurrency)) < len(self.concurrency):
             raise ValueError(f"concurrency {list(self.concurrency)} must be distinct numbers from 1 up")
         return self
@@ -95,15 +105,15 @@ class Protocol(Table):
 class CandidateTable(Table):
     kind: str = "engine"
     """"engine", a command line with {model} {port} {host}, or an http:// URL that is already serving."""
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
+    args: tuple[Word, ...] = ()
+    env: dict[Annotated[str, Field(pattern=NAME_OF_VARIABLE)], Word] = {}
 
 
 class OracleTable(Table):
     kind: str = "vllm"
     platform: Literal["cpu", "cuda"] = "cuda"
-    args: tuple[str, ...] = ()
-    env: dict[str, str] = {}
+    args: tuple[Word, ...] = ()
+    env: dict[Annotated[str, Field(pattern=NAME_OF_VARIABLE)], Word] = {}
 
 
 class Recipe(Table):
@@ -114,8 +124,8 @@ class Recipe(Table):
     description: str = ""
     gpu: bool = True
     """False: no GPU is locked or sampled; the host is the device."""
-    max_model_len: int = Field(4096, ge=2)
-    max_num_seqs: int = Field(32, ge=1)
+    max_model_len: int = Field(4096, ge=2, le=2 * MOST_TOKENS)
+    max_num_seqs: int = Field(32, ge=1, le=4_096)
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8"] = "auto"
     """Set on both arms."""
     checkpoint: Checkpoint

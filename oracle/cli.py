@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from gate.errors import INTERRUPTED, USAGE, GateError
+from gate import shell
 
 app = typer.Typer(
     name="oracle",
@@ -20,9 +20,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-
-CommandLineError: Any = typer.BadParameter.__bases__[0]
-"""UsageError of the click that typer carries inside it, which it does not export."""
 
 PlatformArgument = Annotated[str, typer.Argument(help="cpu or cuda: which of the two pins.", show_default=True)]
 
@@ -82,9 +79,11 @@ def serve(
     verified: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the installation first.")] = True,
 ) -> None:
     """Serve a checkpoint exactly as a gate run would, in the foreground; Ctrl-C stops the whole process group."""
+    from gate.preflight.checkpoint import verify as verify_checkpoint
     from oracle import serve as serving
     from oracle.verify import verify_installed
 
+    verify_checkpoint(Path(model))
     if verified:
         verify_installed(platform)
     argv, env = serving.argv(platform, model, port, max_model_len, max_num_seqs, kv_cache_dtype)
@@ -98,19 +97,4 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Run; an error the user can act on is one line on stderr and its exit code."""
-    try:
-        code = app(standalone_mode=False)
-    except GateError as error:
-        code = _fail(str(error), error.exit_code)
-    except CommandLineError as error:
-        text = " ".join(error.format_message().split())
-        code = _fail(text, USAGE) if text else USAGE
-    except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted", INTERRUPTED)
-    sys.exit(code)
-
-
-def _fail(text: str, code: int) -> int:
-    typer.echo(f"oracle: {text}", err=True)
-    return code
+    sys.exit(shell.run(app, "oracle"))

@@ -34,6 +34,9 @@ INHERITED = (
 """Taken over from the caller where present: where things are, not how they are computed. OPENBLAS_* are set on machines
 whose processor makes older OpenBLAS builds wrong."""
 
+SET_BY_GATE = ("--host", "--port", "--model", "--max-model-len", "--max-num-seqs", "--kv-cache-dtype")
+"""From the recipe, for both arms alike. vLLM takes the last of two equal options, so a second one would win."""
+
 MIN_ABBREVIATION = 4
 """Shorter beginnings of an option are ambiguous to vLLM itself."""
 
@@ -107,14 +110,20 @@ def _means(word: str, option: str) -> bool:
     return word.startswith(option) and not word.startswith("--")
 
 
+def negated(option: str) -> str:
+    """How vLLM spells the opposite of a switch."""
+    return "--" + option.removeprefix("--no-") if option.startswith("--no-") else "--no-" + option.removeprefix("--")
+
+
 def _options(arguments: Sequence[str]) -> set[str]:
     return {_spelling(word).partition("=")[0] for word in arguments if word.startswith("--")}
 
 
 def _refuse(pin: Pin, extra: Sequence[str]) -> None:
-    fixed = {flag[0] for flag in pin.serve.required} | {"--host", "--port"}
-    for option in sorted(_options(extra) & fixed):
-        raise UsageError(f"oracle.args has {option}, which the gate sets itself", hint="remove it")
+    fixed = [flag[0] for flag in pin.serve.required] + list(SET_BY_GATE)
+    for option in sorted(_options(extra)):
+        if any(_means(option, name) or _means(option, negated(name)) for name in fixed):
+            raise UsageError(f"oracle.args has {option}, which the gate sets itself", hint="remove it")
 
 
 def run_foreground(command: Sequence[str], env: dict[str, str], grace_s: float = CHILDREN_GRACE_S) -> int:

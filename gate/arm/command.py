@@ -15,10 +15,12 @@ def plan(command: str, seat: Seat) -> ArmPlan:
     known = {"model": seat.checkpoint, "port": str(seat.port), "host": HOST}
     try:
         words = shlex.split(command)
-        fields = [name for word in words for _, name, _, _ in string.Formatter().parse(word) if name is not None]
+        holes = [hole for word in words for hole in string.Formatter().parse(word) if hole[1] is not None]
     except ValueError as error:
         raise UsageError(f"cannot split command {command!r}: {error}", hint="close the quote or brace") from error
-    unknown = [name for name in fields if name not in known]
+    # Formats and conversions are refused: no argument needs one, and "{port:999999999999}" would fill the memory.
+    fields = [f"{name}{'!' * bool(how)}{how or ''}{':' * bool(form)}{form}" for _, name, form, how in holes]
+    unknown = [field for field in fields if field not in known]
     if not words or unknown:
         found = f"unknown placeholder {{{unknown[0]}}}" if unknown else "an empty command"
         raise UsageError(f"{found} for the {seat.arm}", expected="{model}, {port}, {host}; a literal brace is doubled")

@@ -156,12 +156,12 @@ def answers(url: str) -> bool:
     """Whether the server is ready: 200 from /health, or, where there is no such route, from /v1/models."""
     try:
         with control.client(url, HEALTH_TIMEOUT_S) as client:
-            health = client.get("/health")
-            if health.status_code == 404:
-                return client.get("/v1/models").status_code == 200
+            status, _ = control.get(client, "/health")
+            if status == 404:
+                status, _ = control.get(client, "/v1/models")
     except httpx.HTTPError:
         return False
-    return health.status_code == 200
+    return status == 200
 
 
 def address(url: str) -> tuple[str, int]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from gate.arm import Seat
 from gate.arm.process import answers
-from gate.errors import ArmError
+from gate.errors import ArmError, UsageError
 from gate.observe.server import start_time
 from gate.plan import ArmPlan
 
@@ -41,6 +42,19 @@ class Attached:
 
 
 def plan(url: str, seat: Seat) -> ArmPlan:
+    """
+    Raises:
+        UsageError: not the address of a server, or one with a password in it, which every report would show.
+    """
+    try:
+        parts = urlsplit(url)
+        whole = bool(parts.hostname) and parts.port != 0 and not parts.query and not parts.fragment
+    except ValueError:
+        whole = False
+    if not whole:
+        raise UsageError(f"the {seat.arm}'s URL is {url!r}", expected="http://HOST:PORT, or https://…")
+    if "@" in parts.netloc:
+        raise UsageError(f"the {seat.arm}'s URL has a user name or password in it", hint="attach it without")
     return ArmPlan(
         arm=seat.arm,
         kind="url",

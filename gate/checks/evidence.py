@@ -57,6 +57,16 @@ class Evidence:
                     hint="the records were mixed with another run's: measure again",
                 )
             seen.add(leg_id)
+        records: tuple[LegRow | RequestRow, ...] = (*run.legs, *run.requests)
+        for row in records:
+            leg = planned.get(row.leg_id)
+            if leg is None or (row.arm, row.concurrency, row.repetition) != (leg.arm, leg.concurrency, leg.repetition):
+                said = f"{row.arm} c{row.concurrency} r{row.repetition}"
+                raise StorageError(
+                    f"run {run.run_id} holds a record of {said} as {row.leg_id}",
+                    expected="records of the plan's own legs",
+                    hint="the records were mixed or edited: measure again",
+                )
         requests: dict[str, list[RequestRow]] = defaultdict(list)
         for request in run.requests:
             requests[request.leg_id].append(request)

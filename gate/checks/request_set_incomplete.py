@@ -14,6 +14,7 @@ What to do
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 from gate.checks.base import void_leg
@@ -28,6 +29,17 @@ HINT = "measure again; if it repeats, records are lost or the workload is not se
 
 def incomplete(leg: Leg) -> bool:
     return [request.index for request in leg.requests] != list(range(leg.planned.requests))
+
+
+def set_digest(leg: Leg) -> str:
+    """Digest of the leg's prompts in order, as the plan has it (workload.prompts_digest); "none" where it cannot be."""
+    digest = hashlib.sha256()
+    for request in leg.requests:
+        try:
+            digest.update(bytes.fromhex(request.prompt_sha256))
+        except ValueError:
+            return "none"
+    return digest.hexdigest()
 
 
 def differ(candidate: Leg, oracle: Leg) -> int | None:
@@ -47,6 +59,9 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                 f"{len(leg.requests)} records of {seen} different requests; "
                 f"expected {leg.planned.requests}, one for each index"
             )
+            yield void_leg(CODE, leg, message, HINT)
+        elif (digest := set_digest(leg)) != leg.planned.prompts_sha256:
+            message = f"the prompts' digest is {digest[:12]}; expected {leg.planned.prompts_sha256[:12]}, as planned"
             yield void_leg(CODE, leg, message, HINT)
     for concurrency in evidence.concurrencies:
         for candidate, oracle in evidence.pairs(concurrency):

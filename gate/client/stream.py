@@ -20,6 +20,9 @@ HIDDEN_KEYS = ("reasoning", "reasoning_content")
 """Spellings of the reasoning channel; which one a build uses depends on its parser flag."""
 
 BAD_FINISH = ("error", "abort")
+MAX_ID = 2**31 - 1
+MAX_COUNT = 2**53
+"""Larger ids and counts are no ids and counts; they would not fit into the records either."""
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ def _on_event(stream: Stream, now: int, event: sse.Event) -> None:
         _fail(stream, f"event {stream.events} came after [DONE]")
     failure = error_message(chunk)
     if failure is None and event.event == "error":
-        failure = event.data[:200]
+        failure = " ".join(event.data.split())[:200]
     if failure is not None:
         _fail(stream, f"server error after {len(stream.token_times_ns)} token events: {failure}")
         return
@@ -115,7 +118,9 @@ def _on_choices(stream: Stream, now: int, choices: list[Any], usage: dict[str, A
     if not isinstance(delta, dict):
         delta = {"content": choice.get("text")}
     ids = choice.get("token_ids")
-    ids = ids if isinstance(ids, list) and all(isinstance(i, int) for i in ids) else None
+    if ids is not None and not _are_ids(ids):
+        _fail(stream, f"event {stream.events} has token_ids {str(ids)[:60]}, which are no ids")
+        ids = None
     if stream.prompt_token_ids is None and isinstance(choice.get("prompt_token_ids"), list):
         stream.prompt_token_ids = choice["prompt_token_ids"]
     visible = any(delta.get(key) for key in VISIBLE_KEYS)
@@ -169,7 +174,7 @@ def error_message(body: dict[str, Any]) -> str | None:
     if error is None:
         return None
     message = error.get("message") if isinstance(error, dict) else None
-    return str(message or error)[:200]
+    return " ".join(str(message or error).split())[:200]
 
 
 def _fail(stream: Stream, error: str) -> None:
@@ -179,4 +184,9 @@ def _fail(stream: Stream, error: str) -> None:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_COUNT else None
+
+
+def _are_ids(value: object) -> bool:
+    # type() and not isinstance(): JSON's true is an int in Python.
+    return isinstance(value, list) and all(type(i) is int and 0 <= i <= MAX_ID for i in value)

@@ -14,7 +14,7 @@ import psutil
 from gate.observe import gpu
 from gate.units import gib
 
-LIBRARIES = ("gate-and-engine", "aiohttp", "uvloop", "numpy", "scipy", "pyarrow")
+LIBRARIES = ("gate-and-engine", "uvloop", "numpy", "scipy", "pyarrow")
 """Whose versions may move a number of ours."""
 
 

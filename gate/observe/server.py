@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from gate.errors import ArmError
@@ -22,6 +23,8 @@ VOLATILE = frozenset(
 )
 """Read and recorded, but left out of the digest: sized from the memory that was free at start, they differ from start
 to start of one and the same server."""
+MAX_COUNT = 2**53
+"""A server that reports more tokens, or a longer context, reports nothing."""
 UNREACHABLE = "unreachable"
 """Stands where an identity's digest would, when the server did not answer."""
 
@@ -75,7 +78,9 @@ def served_model(url: str, planned: str) -> str:
     """
     with control.client(url, TIMEOUT_S) as client:
         models = _json(client, "/v1/models") or {}
-    names = [str(entry.get("id")) for entry in models.get("data", []) if isinstance(entry, dict)]
+    served = models.get("data")
+    entries = served if isinstance(served, list) else []
+    names = [str(entry.get("id")) for entry in entries if isinstance(entry, dict)]
     if planned in names:
         return planned
     if not planned and len(names) == 1:
@@ -99,16 +104,17 @@ def start_time(url: str) -> float | None:
 
 def _text(client: httpx.Client, path: str) -> str | None:
     try:
-        response = client.get(path)
+        status, text = control.get(client, path)
     except httpx.HTTPError:
         return None
-    return response.text if response.status_code == 200 else None
+    return text if status == 200 else None
 
 
 def _json(client: httpx.Client, path: str) -> dict[str, Any] | None:
+    """orjson, because what it refuses (lone surrogates, NaN, a nesting without end) no record could hold."""
     text = _text(client, path)
     try:
-        value = json.loads(text) if text is not None else None
+        value = orjson.loads(text) if text is not None else None
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
@@ -119,7 +125,7 @@ def _samples(text: str | None, name: str, prefixes: tuple[str, ...] = PREFIXES) 
     wanted = {prefix + name + end for prefix in prefixes for end in ("", "_total")}
     try:
         families = list(text_string_to_metric_families(text or ""))
-    except ValueError:  # not Prometheus text: the same as no metrics
+    except (ValueError, IndexError):  # not Prometheus text, by two of its parser's ways to say so: no metrics
         return []
     return [(s.labels, float(s.value)) for family in families for s in family.samples if s.name in wanted]
 
@@ -130,8 +136,10 @@ def _labels(text: str | None, name: str) -> dict[str, str]:
 
 
 def _total(text: str | None, name: str) -> int | None:
-    samples = _samples(text, name)
-    return int(sum(value for _, value in samples)) if samples else None
+    values = [value for _, value in _samples(text, name)]
+    if not values or not all(0 <= value <= MAX_COUNT for value in values):  # NaN is not between them either
+        return None
+    return int(sum(values))
 
 
 def _difference(after: int | None, before: int | None) -> int | None:
@@ -148,9 +156,10 @@ def _optional(value: Any) -> str | None:
 
 def _integer(value: Any) -> int | None:
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return number if 0 <= number <= MAX_COUNT else None
 
 
 def _flag(value: Any) -> bool | None:

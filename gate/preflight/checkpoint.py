@@ -36,11 +36,11 @@ def resolve(recipe: Recipe) -> tuple[Folder, Folder]:
     """
     wanted = recipe.checkpoint
     shipped = _from_hub(wanted) if wanted.hub is not None else _local(wanted.path or "", wanted)
-    _expect(shipped, wanted.digest)
+    _expect(shipped, wanted.digest, wanted)
     if wanted.oracle_path is None:
         return shipped, shipped
     copy = _local(wanted.oracle_path, wanted)
-    _expect(copy, wanted.oracle_digest)
+    _expect(copy, wanted.oracle_digest, wanted)
     made_from = (_read(copy.path / EXPANDED_FROM) or {}).get("source_digest_sha256")
     if made_from is not None and made_from != shipped.digest:
         raise CheckpointError(
@@ -134,11 +134,12 @@ def _folder(folder: Path) -> Folder:
     return Folder(folder, digest(folder), weight_bytes)
 
 
-def _expect(folder: Folder, pinned: str | None) -> None:
+def _expect(folder: Folder, pinned: str | None, wanted: Checkpoint) -> None:
     if pinned is not None and pinned != folder.digest:
-        raise CheckpointError(
-            f"{folder.path} has digest {folder.digest}", expected=pinned, hint="it is another checkpoint"
+        hint = (
+            f"it is another checkpoint; remove it, then {_make(wanted)}" if wanted.make else "it is another checkpoint"
         )
+        raise CheckpointError(f"{folder.path} has digest {folder.digest}", expected=pinned, hint=hint)
 
 
 def _make(wanted: Checkpoint) -> str:

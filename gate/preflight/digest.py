@@ -62,8 +62,9 @@ def _check_blob(path: Path, sha256: str) -> None:
 
 
 def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gate-and-engine" / "digests"
+    """expanduser gives "~" back for a user without a home; such a folder is never made, see _write."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  Path.home() raises
+    return Path(base) / "gate-and-engine" / "digests"
 
 
 def _read(memory: Path) -> dict[str, list[Any]]:
@@ -77,6 +78,8 @@ def _read(memory: Path) -> dict[str, list[Any]]:
 
 def _write(memory: Path, content: dict[str, list[Any]]) -> None:
     """Remembering is a convenience: where the cache cannot be written, the next run hashes again."""
+    if not memory.is_absolute():
+        return
     temporary = memory.with_suffix(f".{os.getpid()}")
     try:
         memory.parent.mkdir(parents=True, exist_ok=True)

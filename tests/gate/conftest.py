@@ -7,6 +7,7 @@ arms differ only by what the test says.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,8 +35,18 @@ def recipe(**over: Any) -> Recipe:
         "protocol": {"concurrency": (1, 2), "repetitions": 3},
     }
     for key, value in over.items():
-        tables[key] = tables[key] | value if isinstance(value, dict) else value
+        tables[key] = tables.get(key, {}) | value if isinstance(value, dict) else value
     return Recipe.model_validate(tables)
+
+
+def prompt_sha256(concurrency: int, repetition: int, index: int) -> str:
+    return hashlib.sha256(f"{concurrency}/{repetition}/{index}".encode()).hexdigest()
+
+
+def set_sha256(concurrency: int, repetition: int, count: int) -> str:
+    """As workload.prompts_digest makes it."""
+    digests = [bytes.fromhex(prompt_sha256(concurrency, repetition, index)) for index in range(count)]
+    return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def order(coin: Arm, repetition: int) -> tuple[Arm, Arm]:
@@ -49,6 +60,7 @@ def make_plan(made: Recipe, coin: Arm = "candidate") -> Plan:
     for repetition in range(made.protocol.repetitions):
         for concurrency in made.protocol.concurrency:
             for arm in order(coin, repetition):
+                requests = concurrency * made.workload.requests_per_stream
                 legs.append(
                     PlannedLeg(
                         leg_id=f"{len(legs):03d}-{arm}-c{concurrency}-r{repetition}",
@@ -56,8 +68,8 @@ def make_plan(made: Recipe, coin: Arm = "candidate") -> Plan:
                         arm=arm,
                         concurrency=concurrency,
                         repetition=repetition,
-                        requests=concurrency * made.workload.requests_per_stream,
-                        prompts_sha256=f"p{concurrency}{repetition}",
+                        requests=requests,
+                        prompts_sha256=set_sha256(concurrency, repetition, requests),
                         warmup_sha256=f"w{concurrency}{repetition}",
                     )
                 )
@@ -99,7 +111,7 @@ def make_requests(planned: PlannedLeg, made: Recipe, start_ns: int, ttft_ms: flo
                 concurrency=planned.concurrency,
                 repetition=planned.repetition,
                 index=index,
-                prompt_sha256=f"{planned.prompts_sha256}-{index}",
+                prompt_sha256=prompt_sha256(planned.concurrency, planned.repetition, index),
                 expected_prompt_tokens=made.workload.prompt_tokens,
                 expected_output_tokens=n,
                 sent_ns=sent,

@@ -140,8 +140,11 @@ def done(
     return made, made.run(fake(), concurrency="1,2")
 
 
-def test_whole_run_leaves_everything_and_judges_equal_arms(done: tuple[Bench, int]) -> None:
+def test_whole_run_leaves_everything_and_judges_equal_arms(
+    done: tuple[Bench, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench, code = done
+    monkeypatch.setenv("GATE_LOCK_DIR", str(bench.out.parent / "locks"))
     bench.assert_nothing_is_left()
     report = bench.report
     assert (report.complete, report.exit_code) == (True, code)

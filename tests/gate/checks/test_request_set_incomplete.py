@@ -28,7 +28,16 @@ def test_different_prompts_void_both_legs_of_the_repetition(build: Any, found: A
     findings = found(build.alter_request(run, build.leg_id(run), 1, prompt_sha256="other"), "request-set-incomplete")
     assert {f.arm for f in findings} == {"candidate", "oracle"}
     assert {f.concurrency for f in findings} == {2}
-    assert "prompt #1" in findings[0].message
+    assert any("prompt #1" in f.message for f in findings)
+
+
+def test_prompts_that_both_arms_got_and_nobody_planned_void_their_legs(build: Any, found: Any) -> None:
+    run = build.run()
+    for arm in ("candidate", "oracle"):
+        run = build.alter_request(run, build.leg_id(run, arm), 1, prompt_sha256="ab" * 32)
+    findings = found(run, "request-set-incomplete")
+    assert [f.arm for f in findings] == ["oracle", "candidate"]
+    assert all("as planned" in f.message for f in findings)
 
 
 def test_a_complete_set_is_silent(build: Any, found: Any) -> None:

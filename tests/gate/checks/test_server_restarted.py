@@ -27,8 +27,14 @@ def test_a_crash_between_legs_voids_the_first_leg_after_it(build: Any, found: An
 
 
 def test_a_resumed_run_restarts_both_and_is_not_held_against_it(build: Any, found: Any) -> None:
-    run = restart(build, build.run(), "candidate", 3, "candidate-2")
+    run = restart(build, build.run(), "candidate", 2, "candidate-2")
     assert found(restart(build, run, "oracle", 2, "oracle-2"), "server-restarted") == []
+
+
+def test_crashes_of_both_arms_at_different_times_do_not_excuse_each_other(build: Any, found: Any) -> None:
+    run = restart(build, build.run(), "candidate", 1, "candidate-2")
+    findings = found(restart(build, run, "oracle", 4, "oracle-2"), "server-restarted")
+    assert [f.arm for f in findings] == ["candidate", "oracle"]
 
 
 def test_planned_restarts_are_planned(build: Any, found: Any) -> None:

@@ -1,0 +1,68 @@
+"""0 Runs a command line: whatever the user can act on is one line on standard error and its exit code.
+
+No way out but a judged run's may end with 0 to 3: those are verdicts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from typing import Any
+
+import typer
+
+from gate.errors import INTERNAL, INTERRUPTED, UNAVAILABLE, USAGE, GateError
+
+CommandLineError: Any = typer.BadParameter.__mro__[2]
+"""Base of every mistake the argument parser reports; typer does not name it."""
+
+
+def run(app: typer.Typer, name: str) -> int:
+    """The exit code of the command that standard argv names."""
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except GateError as error:
+        return say(name, str(error), error.exit_code)
+    except CommandLineError as error:
+        text = " ".join(error.format_message().split())
+        return say(name, text, USAGE) if text else USAGE
+    except (KeyboardInterrupt, typer.Abort):
+        return say(name, "interrupted", INTERRUPTED)
+    except SystemExit as end:
+        # The parser ends with 1, our FAIL, when the reader of a pipe has gone.
+        return reader_gone() if _is_broken_pipe(end.__context__) else int(end.code or 0)
+    except OSError as error:
+        if _is_broken_pipe(error):
+            return reader_gone()
+        where = error.filename or "standard output"
+        quiet()
+        return say(name, f"cannot use {where}: {error.strerror}", UNAVAILABLE)
+    except Exception as error:  # noqa: BLE001  Python would end with 1, our FAIL
+        traceback.print_exc()
+        return say(name, f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL)
+    return int(code or 0)
+
+
+def say(name: str, text: str, code: int) -> int:
+    """Servers' words may hold escape codes: a line break is kept (oracle's table), nothing else that does not print."""
+    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    typer.echo(f"{name}: {shown}", err=True)
+    return code
+
+
+def reader_gone() -> int:
+    """The reader has seen enough: `gate list | head`."""
+    quiet()
+    return 0
+
+
+def quiet() -> None:
+    """Standard output to nowhere, so that Python's own flush at the end cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_broken_pipe(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
