@@ -143,13 +143,20 @@ def doctor() -> None:
 
 @app.command("calibrate-client")
 def calibrate_client(
-    streams: Annotated[int, typer.Option(help="Streams at once.", min=1)] = 8,
+    streams: Annotated[int, typer.Option(help="Streams at once.", min=1, max=256)] = 8,
+    events: Annotated[int, typer.Option(help="Events of each stream.", min=1, max=100_000)] = 300,
+    period_ms: Annotated[float, typer.Option(help="Between two events of a stream.", min=0.1, max=1000)] = 10.0,
+    cpu: Annotated[int | None, typer.Option(help="Pin the client to this CPU.", min=0)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Keep the figures too: OUT/HOST/client-TIME.json.")] = None,
 ) -> None:
     """Measure the client's own cost per event and its skew against a loopback server."""
-    from gate.client.calibrate import calibrate
-    from gate.listing import client_text
+    from gate.client import calibrate
 
-    typer.echo(client_text(calibrate(streams=streams)))
+    measured = calibrate.calibrate(streams, events, period_ms, cpu)
+    if out is not None:
+        typer.echo(f"kept in {calibrate.keep(measured, out, period_ms, cpu)}", err=True)
+    typer.echo(measured.model_dump_json() if as_json else calibrate.describe(measured))
 
 
 @app.command()

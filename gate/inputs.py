@@ -6,6 +6,7 @@ import difflib
 import os
 import secrets
 from dataclasses import dataclass
+from pathlib import Path
 
 from gate.arm import Seat, allowed, plan_arm
 from gate.errors import UsageError
@@ -78,6 +79,21 @@ def coin_for(asked: str | None) -> Arm:
     raise UsageError(f"--coin {asked!r}", expected=" or ".join(ARMS))
 
 
+def from_here(arm: ArmPlan) -> ArmPlan:
+    """Paths inside the working directory, where the servers start too, as seen from it.
+
+    A plan then says nothing about where on a machine the project lies, and hashes alike wherever that is.
+    """
+    prefix = f"{Path.cwd()}/"
+    return arm.model_copy(
+        update={
+            "argv": None if arm.argv is None else tuple(word.removeprefix(prefix) for word in arm.argv),
+            "env": {name: value if ":" in value else value.removeprefix(prefix) for name, value in arm.env.items()},
+            "checkpoint": arm.checkpoint.removeprefix(prefix),
+        }
+    )
+
+
 def plan_for(asked: Asked) -> Plan:
     """Recipe, checkpoints and vocabulary of this machine -> Plan. Nothing is started.
 
@@ -105,7 +121,7 @@ def plan_for(asked: Asked) -> Plan:
         )
         return plan_arm(table.kind, seat, recipe)
 
-    candidate, oracle = arm_plan("candidate", asked.port), arm_plan("oracle", asked.port + 1)
+    candidate, oracle = (from_here(arm_plan(arm, asked.port + k)) for k, arm in enumerate(ARMS))
     if candidate.url == oracle.url:
         raise UsageError(f"both arms are {oracle.url}", expected="two servers", hint="one server has no opponent")
     size, reserved = vocabulary(shipped.path)

@@ -1,4 +1,4 @@
-"""Plain text for `gate plan`, `gate list`, `gate recipe list` and `gate calibrate-client`."""
+"""Plain text for `gate plan`, `gate list` and `gate recipe list`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from pathlib import Path
 
 from gate import recipe as recipes
 from gate.plan import ArmPlan, Plan
-from gate.report.model import ClientCost
 from gate.runs import Entry
-from gate.units import DASH, number
+from gate.units import DASH
 
 
 def plan_text(plan: Plan) -> str:
@@ -54,13 +53,6 @@ def recipes_text() -> str:
         levels = ",".join(map(str, recipe.protocol.concurrency))
         rows.append((name, source, levels, recipe.description))
     return _columns(rows)
-
-
-def client_text(cost: ClientCost) -> str:
-    return (
-        f"client: {number(cost.cpu_us_per_event, 3)} µs CPU per event, skew p50 {number(cost.skew_p50_ms, 3)} ms, "
-        f"p90 {number(cost.skew_p90_ms, 3)} ms at {cost.streams} streams, {cost.events} events"
-    )
 
 
 def _arm(arm: ArmPlan) -> list[str]:

@@ -6,17 +6,21 @@ the client's can be subtracted. A skew is an upper bound: it holds the kernel's 
 
 from __future__ import annotations
 
-import argparse
+import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 
 import orjson
 
 from gate.client import sse
 from gate.client.drive import LegRecording, LoadSpec, run_leg
-from gate.errors import GateError, PreconditionError
+from gate.errors import PreconditionError, StorageError
+from gate.observe.machine import machine
 from gate.report.model import ClientCost
 from gate.workload import make_prompts
 
@@ -31,7 +35,9 @@ def calibrate(streams: int = 8, events: int = 300, period_ms: float = 10.0, cpu:
     Raises PreconditionError when the server does not start or a stream is not whole.
     """
     command = [sys.executable, "-m", "gate.client.metronome", f"--streams={streams}", f"--events={events}"]
-    with subprocess.Popen([*command, f"--period-ms={period_ms}"], stdout=subprocess.PIPE, text=True) as server:
+    command += [f"--period-ms={period_ms}"]
+    # In a session of its own: Ctrl-C is for the gate, which ends it.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
         try:
             assert server.stdout is not None
             port = server.stdout.readline().strip()
@@ -91,22 +97,27 @@ def quantile(values: Sequence[int], share: float) -> int:
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
 
 
-def main(argv: list[str] | None = None) -> int:
-    """`gate calibrate-client`."""
-    parser = argparse.ArgumentParser(prog="gate calibrate-client", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--streams", type=int, default=8)
-    parser.add_argument("--events", type=int, default=300, help="per stream")
-    parser.add_argument("--period-ms", type=float, default=10.0, help="between two events of a stream")
-    parser.add_argument("--cpu", type=int, help="pin the client to this CPU")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args(argv)
+def keep(measured: ClientCost, out: Path, period_ms: float, cpu: int | None) -> Path:
+    """Write the figures with what they were measured on to out/<host>/client-<UTC time>.json; returns its path.
+
+    Raises StorageError when the folder cannot be written.
+    """
+    now, about = datetime.now(UTC), machine()
+    path = out / about["host"] / f"client-{now:%Y%m%dT%H%M%SZ}.json"
+    content = {
+        "measured_at": now.isoformat(timespec="seconds"),
+        "client": measured.model_dump(),
+        "period_ms": period_ms,
+        "pinned_to_cpu": cpu,
+        "load_average_1min": os.getloadavg()[0],
+        "machine": about,
+    }
     try:
-        measured = calibrate(args.streams, args.events, args.period_ms, args.cpu)
-    except GateError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    print(measured.model_dump_json() if args.json else describe(measured))
-    return 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}", hint="choose another folder with --out") from error
+    return path
 
 
 def describe(measured: ClientCost) -> str:
@@ -119,7 +130,3 @@ def describe(measured: ClientCost) -> str:
         f"stamp skew     {measured.skew_p50_ms:7.3f} ms  median (goal ≤ {GOAL_SKEW_P50_MS:g}), "
         f"{measured.skew_p90_ms:.3f} ms p90"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,6 +7,7 @@ case for a client, which must take them one by one. Runs as a process of its own
 from __future__ import annotations
 
 import argparse
+import contextlib
 import socket
 import sys
 import time
@@ -18,6 +19,8 @@ _EVENT = (
     b'"stop_reason":null,"token_ids":[12345],"prompt_token_ids":null}],"usage":null,"system_fingerprint":null,'
     b'"sent_ns":"%019d"}\n\n'
 )
+SOCKET_TIMEOUT_S = 30.0
+"""A gate that was killed never comes; without a limit this process would wait for it for ever."""
 _END = b"data: [DONE]\n\n"
 
 
@@ -47,6 +50,7 @@ def serve(streams: int, events: int, period_s: float, listener: socket.socket) -
 def _accept(listener: socket.socket) -> socket.socket:
     """A connection whose whole request has been read."""
     connection, _ = listener.accept()
+    connection.settimeout(SOCKET_TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     raw = b""
     while b"\r\n\r\n" not in raw:
@@ -71,7 +75,9 @@ def main() -> int:
     parser.add_argument("--events", type=int, required=True, help="per stream")
     parser.add_argument("--period-ms", type=float, required=True)
     args = parser.parse_args()
-    with socket.create_server(("127.0.0.1", 0), backlog=args.streams) as listener:
+    # The client says what is wrong with a stream; a traceback of this side would only stand beside it.
+    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", 0), backlog=args.streams) as listener:
+        listener.settimeout(SOCKET_TIMEOUT_S)
         print(listener.getsockname()[1], flush=True)
         serve(args.streams, args.events, args.period_ms / 1000, listener)
     return 0

@@ -1,7 +1,7 @@
 """4 Sockets -> (time, bytes): the one transport that both arms are timed with.
 
 A raw asyncio protocol on uvloop. It stamps each read before anything else touches it, keeps the body bytes, and leaves
-every other question (events, JSON, tokens) until after the leg. aiohttp was measured and rejected: docs/client.md.
+every other question (events, JSON, tokens) until after the leg. Why not a library: docs/client.md.
 """
 
 from __future__ import annotations

@@ -57,10 +57,17 @@ def check(plan: Plan, _out: Path) -> tuple[Finding, ...]:
     for arm in (plan.candidate, plan.oracle):
         if arm.kind == "url":
             continue  # what an attached server has loaded cannot be known from here; the grid does not bind
-        now = {str(folder.path): folder.digest for folder in (shipped, copy)}.get(arm.checkpoint)
+        there = Path(arm.checkpoint).resolve()
+        if there not in (shipped.path, copy.path):
+            raise CheckpointError(
+                f"the {arm.arm}'s checkpoint {arm.checkpoint} is not at {there}",
+                expected=str(copy.path if arm.arm == "oracle" else shipped.path),
+                hint="resume from the folder in which the run was started",
+            )
+        now = shipped.digest if there == shipped.path else copy.digest
         if now != arm.checkpoint_digest:
             raise CheckpointError(
-                f"{arm.checkpoint} of the {arm.arm} changed: its digest is {(now or 'unknown')[:12]}",
+                f"{arm.checkpoint} of the {arm.arm} changed: its digest is {now[:12]}",
                 expected=f"{(arm.checkpoint_digest or 'none')[:12]}, as planned",
                 hint="start a new run",
             )

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from gate.client import calibrate
 from gate.client.drive import LegRecording, RawResponse
 from gate.client.metronome import chunk
-from gate.errors import PreconditionError
+from gate.errors import PreconditionError, StorageError
 
 
 def event(sent_ns: int) -> bytes:
@@ -60,15 +61,25 @@ def test_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
         calibrate.calibrate(streams=1, events=1)
 
 
-def test_command_prints_json_or_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--streams", "1", "--events", "3", "--period-ms", "1"]
-    assert calibrate.main([*arguments, "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)) == {
-        "cpu_us_per_event",
-        "skew_p50_ms",
-        "skew_p90_ms",
-        "streams",
-        "events",
-    }
-    assert calibrate.main(arguments) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "client at 1 streams, 3 events"
+def test_figures_are_kept_with_what_they_were_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GATE_HOST", "box")
+    measured = calibrate.calibrate(streams=1, events=3, period_ms=1.0)
+    path = calibrate.keep(measured, tmp_path, period_ms=1.0, cpu=None)
+    assert path.parent == tmp_path / "box"
+    kept = json.loads(path.read_text())
+    assert kept["client"] == measured.model_dump()
+    assert (kept["period_ms"], kept["pinned_to_cpu"], kept["machine"]["host"]) == (1.0, None, "box")
+
+
+def test_figures_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    measured = calibrate.cost(recording(((9, event(1)),)), streams=1, events=1)
+    with pytest.raises(StorageError, match=r"cannot write .*; choose another folder with --out"):
+        calibrate.keep(measured, tmp_path / "file", period_ms=1.0, cpu=None)
+
+
+def test_lines_name_the_goals() -> None:
+    measured = calibrate.cost(recording(((9, event(1)),)), streams=1, events=1)
+    first, *rest = calibrate.describe(measured).splitlines()
+    assert first == "client at 1 streams, 1 events"
+    assert [line.split("goal ")[1][:1] for line in rest] == ["≤", "≤"]
