@@ -33,11 +33,11 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "top_k": (0, 2**31 - 1),
     "min_p": (0.0, 1.0),
     "repetition_penalty": (0.001, 1000.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-1000.0, 1000.0),
+    "frequency_penalty": (-1000.0, 1000.0),
 }
-"""Bounds, both included. Inside them every logit stays finite in fp32, so a draw always finds a token; a temperature of
-1e39 or a penalty of 1e-45 makes NaN, and NaN selects an id that does not exist."""
+"""Bounds, both included, never narrower than the API's. Inside them every logit stays finite in fp32, so a draw always
+finds a token; a temperature of 1e39 or a penalty of 1e-45 makes NaN, and NaN selects an id that does not exist."""
 
 
 @dataclass(frozen=True, slots=True)

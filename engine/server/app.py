@@ -70,12 +70,12 @@ class KeyCheck:
     """401 without the bearer key. Compares in constant time; the key is in no message, log or /version."""
 
     def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app, self._expected = app, f"Bearer {key}".encode()
+        self._app, self._expected = app, key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
+            scheme, _, given = dict(scope["headers"]).get(b"authorization", b"").partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, self._expected):
                 error = ApiError("no valid key; send `Authorization: Bearer …`", status=401, code="invalid_api_key")
                 await error_response(error)(scope, receive, send)
                 return

@@ -25,6 +25,7 @@ from engine.errors import INTERRUPTED, PreconditionError, UsageError
 from engine.server.app import create_app
 from engine.server.loading import Loaded, check_folder, check_limits, in_background, load_engine, load_text_side
 from engine.server.service import Service, served_name
+from engine.server.wire import Protocol
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class _Serving:
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=Protocol,
                 ws="none",
                 lifespan="off",
                 log_level="warning",

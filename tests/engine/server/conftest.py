@@ -20,6 +20,7 @@ from engine.server.app import create_app
 from engine.server.service import Engine, ModelInfo
 from engine.server.template import ChatTemplate
 from engine.server.tokenizer import Tokenizer
+from engine.server.wire import Protocol
 from tests.engine.server import fakes
 
 
@@ -39,7 +40,7 @@ class Live:
 def serving(app: ASGIApp) -> Iterator[Live]:
     sock = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(app, http="httptools", loop="uvloop", log_level="error", lifespan="off", ws="none")
+        uvicorn.Config(app, http=Protocol, loop="uvloop", log_level="error", lifespan="off", ws="none")
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()

@@ -200,13 +200,19 @@ def test_an_engine_error_is_a_500(start):
 def test_key(start, monkeypatch):
     monkeypatch.setenv("MY_KEY", "s3cret")
     live = start(config=fakes.config(api_key_env="MY_KEY"))
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "s3cret"}):
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "s3cret"},
+        {"authorization": "Basic s3cret"},
+    ):
         answer = httpx.post(live.url + COMPLETION, json={"prompt": [1]}, headers=headers, trust_env=False)
         assert "s3cret" not in answer.text
         refused(answer, 401, "key")
-    good = {"authorization": "Bearer s3cret"}
     body = {"prompt": [1], "max_tokens": 1}
-    assert httpx.post(live.url + COMPLETION, json=body, headers=good, trust_env=False).status_code == 200
+    for scheme in ("Bearer", "bearer"):  # RFC 9110: a scheme's name has no case
+        good = {"authorization": f"{scheme} s3cret"}
+        assert httpx.post(live.url + COMPLETION, json=body, headers=good, trust_env=False).status_code == 200
     for path in ("/health", "/version", "/metrics"):
         answer = live.get(path)
         assert answer.status_code == 200
