@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -71,6 +72,23 @@ def unpack_cache(cache: Path, target: Path) -> None:
             tar.extractall(target, filter="data")
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
         raise _broken(cache, error) from error
+
+
+def place_compiled(home: Path, site: Path) -> list[str]:
+    """Put the operators of FlashInfer's cache where the package looks before it compiles; returns their names.
+
+    Its cache is keyed by the absolute paths of the installation that compiled it: at another path a cached operator is
+    compiled again, for ten minutes, and the server looks hung meanwhile (seen with gdn_prefill_sm90 on an H200).
+    """
+    if not (site / "flashinfer").is_dir():
+        return []
+    placed = []
+    for library in sorted((home / ".cache/flashinfer").glob("*/*/cached_ops/*/*.so")):
+        target = site / "flashinfer/data/aot" / library.stem / library.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(library, target)
+        placed.append(library.stem)
+    return placed
 
 
 def _broken(source: Path, error: Exception) -> OracleError:

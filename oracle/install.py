@@ -137,6 +137,8 @@ def _from_archive(pin: Pin, source: Path, folder: Path, python: Path, steps: _St
     for cache in archive.caches(source):
         steps.say(f"unpacking kernel cache {cache.name} into {Path.home()}")
         archive.unpack_cache(cache, Path.home())
+    if placed := archive.place_compiled(Path.home(), site):
+        steps.say(f"compiled operators found: {', '.join(placed)}")
     return _stamp(pin, "archive", python.absolute(), str(site))
 
 

