@@ -24,13 +24,15 @@ def run_leg(
     *,
     store: Store,
     other_pids: tuple[int | None, ...] = (),
+    other_url: str | None = None,
     lock_held: Callable[[], bool],
 ) -> tuple[LegRow, str | None]:
     """Measure one leg and put it on disk; returns its row and the first error of its requests.
 
     What a server does wrong becomes failed requests.
 
-    other_pids: the other arm's server, whose CPU time is not foreign load.
+    other_pids: the other arm's server, whose CPU time is not foreign load. other_url: where it is up as well; it should
+    rest meanwhile.
     Raises StorageError when the records cannot be written; an interrupted leg writes nothing.
     """
     held = lock_held()
@@ -39,12 +41,14 @@ def run_leg(
     timed = _spec(plan, leg, server, "timed")
     warmup_error = _warm_up(plan, leg, server)
     before, counted = _identify(server, leg.arm), ask.counters(server.url)
+    resting = ask.counters(other_url).tokens if other_url else None
     with Sampler(leg.leg_id, server.pid, other_pids) as sampler:
         recording = drive.run_leg(timed) if warmup_error is None else _nothing_sent(timed, warmup_error)
     rows = openai.to_rows(recording, timed, leg)
     leg_s = (recording.end_ns - recording.start_ns) / 1e9
     foreign = None if sampler.foreign_cores is None else sampler.foreign_cores * leg_s
     after, counted = _identify(server, leg.arm), ask.counters(server.url).since(counted)
+    rested = ask.counters(other_url).tokens if other_url else None
     row = LegRow(
         leg_id=leg.leg_id,
         order=leg.order,
@@ -70,6 +74,8 @@ def run_leg(
         gpu_peak_bytes=sampler.gpu_peak_bytes,
         prefix_cache_hit_tokens=counted.prefix_cache_hit_tokens,
         preemptions=counted.preemptions,
+        other_arm_tokens=None if resting is None or rested is None else rested - resting,
+        other_arm_cpu_s=None if sampler.other_cores is None else sampler.other_cores * leg_s,
     )
     store.append_identities([one for one in (before, after) if one is not None])
     store.append_leg(row, rows, sampler.rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from typing import Any, Literal
 
 from gate.errors import PreconditionError
 from gate.observe.rows import Arm, Row
@@ -105,8 +105,13 @@ def make_plan(
 
 def plan_hash(plan: Plan) -> str:
     """sha256 of the plan's canonical JSON (sorted keys, no spaces) without its own id."""
-    text = json.dumps(plan.model_dump(mode="json", exclude={"plan_id"}), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return document_hash(plan.model_dump(mode="json"))
+
+
+def document_hash(document: dict[str, Any]) -> str:
+    """The same of a plan.json as it was read: a field that a later version adds does not change an old plan's id."""
+    content = {key: value for key, value in document.items() if key != "plan_id"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def leg_order(

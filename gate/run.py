@@ -49,8 +49,16 @@ def resume(folder: Path, ui: Ui) -> int:
     plan = so_far.plan
     if store.is_complete(folder):
         raise UsageError(f"{folder.name} is complete", hint=f"gate show {folder.name}")
+    about, now = store.read_run_file(folder), machine()
+    for what in ("host", "cpu", *(key for key in {**about.machine, **now} if key.startswith("gpu"))):
+        if about.machine.get(what) != now.get(what):
+            raise UsageError(
+                f"{folder.name} was begun on another machine: its {what} is {about.machine.get(what)}",
+                expected=f"{now.get(what)}, as here",
+                hint="resume it there: legs of two machines make no ratio",
+            )
     with hold(plan.recipe) as lock:
-        place, about = store.Store(folder), store.read_run_file(folder)
+        place = store.Store(folder)
         findings = [*about.preflight, messages.resumed(len(so_far.legs), len(plan.legs))]
         findings += [finding for finding in preflight(plan, folder.parents[1]) if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
@@ -88,7 +96,10 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
                 continue
             ui.leg(messages.leg(leg.order, len(plan.legs), leg.arm, leg.concurrency, leg.repetition))
             began = time.monotonic()
-            row, error = run_leg(plan, leg, pair.ready(leg), store=place, other_pids=pair.pids(), lock_held=lock.held)
+            server, rest = pair.ready(leg), pair.other(leg)
+            row, error = run_leg(
+                plan, leg, server, store=place, other_pids=pair.pids(), other_url=rest, lock_held=lock.held
+            )
             if error is not None:
                 ui.say(messages.leg_failed(row.leg_id, row.failed, row.requests, error))
             pair.note(row)

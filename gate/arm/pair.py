@@ -73,6 +73,10 @@ class Pair:
         self._block.setdefault("oracle", 0)
         return self._servers["oracle"]
 
+    def other(self, leg: PlannedLeg) -> str | None:
+        """URL of the arm that is up and not under load in this leg."""
+        return next((server.url for arm, server in self._servers.items() if arm != leg.arm), None)
+
     def pids(self) -> tuple[int | None, ...]:
         return tuple(server.pid for server in self._servers.values())
 

@@ -14,6 +14,7 @@ from gate.checks import (
     failed_request,
     foreign_load,
     identity_changed,
+    idle_arm_active,
     impossible_times,
     kv_dtype_differs,
     lock_lost,
@@ -50,6 +51,7 @@ CHECKS: tuple[Check, ...] = (
     # Where and when
     lock_lost,
     foreign_load,
+    idle_arm_active,
     order_not_interleaved,
     # How the load was delivered and timed
     impossible_times,

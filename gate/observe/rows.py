@@ -99,6 +99,10 @@ class LegRow(Row):
     preemptions: int | None = None
     server_start_id_after: str | None = None
     """The same, read after the leg; None where it was not read again."""
+    other_arm_tokens: int | None = None
+    """Prompt and generation tokens that the arm not under load counted meanwhile; None: it is down or counts none."""
+    other_arm_cpu_s: float | None = None
+    """CPU seconds that it used; None where it is down, attached, or the leg was too short to tell."""
 
 
 class TelemetryRow(Row):

@@ -35,13 +35,15 @@ class Sampler:
         self.foreign_cores: float | None = None
         """CPU seconds a second that neither the gate nor an arm used; None for an attached server, which cannot be
         told apart, and for a leg too short to tell."""
+        self.other_cores: float | None = None
+        """Of that, what the arm not under load used; None where there is no such process."""
         self._rows: list[TelemetryRow] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def __enter__(self) -> Sampler:
         self._tree = memory.tree(self.pid)
-        self._before = time.monotonic(), _busy_s(), self._own_s()
+        self._before = time.monotonic(), _busy_s(), self._own_s(), self._other_s()
         self._thread.start()
         return self
 
@@ -50,10 +52,10 @@ class Sampler:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        window_s, busy_s, own_s = (
-            after - before
-            for after, before in zip((time.monotonic(), _busy_s(), self._own_s()), self._before, strict=True)
-        )
+        now = time.monotonic(), _busy_s(), self._own_s(), self._other_s()
+        window_s, busy_s, own_s, other_s = (after - before for after, before in zip(now, self._before, strict=True))
+        if self._others() and window_s >= MIN_LOAD_WINDOW_S:
+            self.other_cores = max(0.0, other_s) / window_s
         if self.pid is not None and window_s >= MIN_LOAD_WINDOW_S:
             self.foreign_cores = max(0.0, busy_s - own_s) / window_s
         self._add("psutil", {"server_pss_bytes": memory.pss_bytes(self._tree)})
@@ -84,6 +86,14 @@ class Sampler:
             TelemetryRow(leg_id=self.leg_id, t_ns=now, source=source, name=name, value=value)
             for name, value in values.items()
         ]
+
+    def _others(self) -> tuple[psutil.Process, ...]:
+        """The arm not under load, with everything below it."""
+        pids = {pid for pid in self.others if pid not in (None, self.pid)}
+        return tuple(process for pid in pids for process in memory.tree(pid))
+
+    def _other_s(self) -> float:
+        return memory.cpu_s(self._others())
 
     def _own_s(self) -> float:
         """CPU seconds of the gate and of both arms with everything below them."""

@@ -35,11 +35,21 @@ class Counters:
 
     prefix_cache_hit_tokens: int | None = None
     preemptions: int | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """Read and made; None where it counts neither."""
+        counted = [n for n in (self.prompt_tokens, self.generation_tokens) if n is not None]
+        return sum(counted) if counted else None
 
     def since(self, before: Counters) -> Counters:
         return Counters(
             _difference(self.prefix_cache_hit_tokens, before.prefix_cache_hit_tokens),
             _difference(self.preemptions, before.preemptions),
+            _difference(self.prompt_tokens, before.prompt_tokens),
+            _difference(self.generation_tokens, before.generation_tokens),
         )
 
 
@@ -92,7 +102,8 @@ def counters(url: str) -> Counters:
     """Totals from /metrics; all None where there is no such route or the server is gone."""
     with control.client(url, TIMEOUT_S) as client:
         text = _text(client, "/metrics")
-    return Counters(_total(text, "prefix_cache_hits"), _total(text, "num_preemptions"))
+    names = ("prefix_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens")
+    return Counters(*(_total(text, name) for name in names))
 
 
 def start_time(url: str) -> float | None:

@@ -10,6 +10,7 @@ complete.json                     last: an interrupted run can never look comple
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Sequence
@@ -22,10 +23,11 @@ from gate.errors import StorageError
 from gate.observe import parquet
 from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, Row, TelemetryRow
 from gate.observe.rundata import RunData
-from gate.plan import Plan, plan_hash
+from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
 
 PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
+RAW = (PLAN, RUN, IDENTITIES, "margins.parquet")
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 M = TypeVar("M", bound=BaseModel)
 IDENTITY_LIST = TypeAdapter(tuple[Identity, ...])
@@ -104,8 +106,13 @@ class Store:
         self._write(name, text.encode())
 
     def complete(self, finished_at: str, verdict: str, exit_code: int) -> None:
-        """The terminal marker: written when everything else is on disk."""
-        marker = {"finished_at": finished_at, "verdict": verdict, "exit_code": exit_code}
+        """The terminal marker, written when everything else is on disk; it seals the raw records with their digests."""
+        marker = {
+            "finished_at": finished_at,
+            "verdict": verdict,
+            "exit_code": exit_code,
+            "sha256": _raw_digests(self.folder),
+        }
         self.write_text(COMPLETE, json.dumps(marker) + "\n")
 
     def _write(self, name: str, data: bytes) -> None:
@@ -135,10 +142,11 @@ def read_run(folder: Path) -> RunData:
     if not (folder / PLAN).is_file():
         raise StorageError(f"{folder} is not a run", expected=f"a folder with {PLAN}", hint="gate list shows the runs")
     plan = _model(Plan, folder / PLAN)
-    if plan_hash(plan) != plan.plan_id:
+    if document_hash(_json(folder / PLAN)) != plan.plan_id:
         raise StorageError(
             f"{folder / PLAN} does not hash to its own plan_id", hint="it was edited, or written by another version"
         )
+    _check_seal(folder)
     run = _model(RunFile, folder / RUN)
     measured = [leg.leg_id for leg in plan.legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
 
@@ -162,6 +170,32 @@ def read_run(folder: Path) -> RunData:
         machine=run.machine,
         preflight=run.preflight,
     )
+
+
+def _raw_digests(folder: Path) -> dict[str, str]:
+    """Path -> sha256 of everything that a report is derived from."""
+    paths = [folder / name for name in RAW if (folder / name).is_file()]
+    paths += sorted(folder.glob("legs/*/*.parquet"))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def _check_seal(folder: Path) -> None:
+    """Raises StorageError when a finished run's raw records are not those it finished with."""
+    sealed = _json(folder / COMPLETE).get("sha256") if is_complete(folder) else None
+    if sealed is None:
+        return
+    try:
+        found = _raw_digests(folder)
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    for name in sorted({*sealed, *found}):
+        if sealed.get(name) != found.get(name):
+            state = "is missing" if name not in found else "was added" if name not in sealed else "was changed"
+            raise StorageError(
+                f"{folder / name} {state} after the run was finished",
+                expected="the records as they were measured",
+                hint="restore them, or measure again",
+            )
 
 
 def read_run_file(folder: Path) -> RunFile:

@@ -317,3 +317,53 @@ def test_ctrl_c_before_the_first_leg_leaves_no_report(bench: Bench, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         bench.run(fake())
     assert not (bench.folder / "report.json").exists()
+
+
+def test_a_candidate_that_asks_the_oracle_is_found_out(bench: Bench) -> None:
+    """The plainest proxy: both names lead to one server, which answers for the candidate too."""
+    with FakeServer(preset("instant")) as only:
+        bench.run(only.url, only.url.replace("127.0.0.1", "localhost"))
+    report = bench.report
+    assert report.counts["VOID"] == len(report.cells)
+    assert "idle-arm-active" in {finding.code for finding in report.findings}
+
+
+def test_records_of_a_finished_run_cannot_be_edited_unnoticed(bench: Bench) -> None:
+    bench.attached()
+    for name in ("legs/000-candidate-c1-r0/requests.parquet", "run.json", "identities.json"):
+        path = bench.folder / name
+        before = path.read_bytes()
+        path.write_bytes(before + b" ")
+        with pytest.raises(StorageError, match=f"{path.name} was changed after the run was finished"):
+            conclude(bench.folder)
+        path.unlink()
+        with pytest.raises(StorageError, match="is missing after the run was finished"):
+            conclude(bench.folder)
+        path.write_bytes(before)
+    assert conclude(bench.folder) == bench.report
+
+
+def test_an_edited_plan_is_refused(bench: Bench) -> None:
+    bench.attached()
+    path = bench.folder / "plan.json"
+    path.write_text(path.read_text().replace('"floor": 1.0', '"floor": 0.5'))
+    with pytest.raises(StorageError, match="does not hash to its own plan_id"):
+        conclude(bench.folder)
+
+
+def test_a_merged_table_is_written_anew_from_the_legs(bench: Bench) -> None:
+    bench.attached()
+    path = bench.folder / "requests.parquet"
+    before = path.read_bytes()
+    path.write_bytes(b"edited")
+    conclude(bench.folder)
+    assert path.read_bytes() == before
+
+
+def test_a_run_is_not_resumed_on_another_machine(bench: Bench) -> None:
+    bench.attached()
+    (bench.folder / "complete.json").unlink()
+    about = store.read_run_file(bench.folder)
+    store.Store(bench.folder).write_run(about.model_copy(update={"machine": about.machine | {"gpu0_uuid": "GPU-1"}}))
+    with pytest.raises(UsageError, match="begun on another machine: its gpu0_uuid is GPU-1"):
+        gate_run.resume(bench.folder, Ui())

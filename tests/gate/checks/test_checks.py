@@ -29,6 +29,7 @@ def test_every_file_is_in_the_list_once() -> None:
 TOKENS_TOO = {
     "arms-not-as-planned",
     "identity-changed",
+    "idle-arm-active",
     "kv-dtype-differs",
     "request-set-incomplete",
     "failed-request",
