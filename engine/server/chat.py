@@ -54,6 +54,13 @@ def render(
         raise ApiError(
             f"{service.config.model.path} has no chat template; use /v1/completions", code="no_chat_template"
         )
+    _, info = service.require()
+    if len(messages) >= info.max_model_len:  # before a template, which is slow code, walks them
+        raise ApiError(
+            f"{len(messages)} messages of at least a token each do not fit {info.max_model_len} tokens of context",
+            param="messages",
+            code="context_length_exceeded",
+        )
     reserved = sorted({"messages", "add_generation_prompt"} & kwargs.keys())
     if reserved:
         raise ApiError(f"`chat_template_kwargs` may not set `{reserved[0]}`", param="chat_template_kwargs")

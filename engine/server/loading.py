@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from engine.server.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from engine.runner import LoadedRunner
+
+logger = logging.getLogger(__name__)
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """What generation_config.json may set for requests that leave it out, as in vLLM."""
@@ -127,7 +130,8 @@ def warm_up(runner: LoadedRunner, block_tokens: int) -> None:
 def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) -> Loaded:
     """Reads the weights, allocates the caches, starts the loop. Raises PreconditionError in one line."""
     runner = load_runner(config)
-    config = replace(config, scheduler=replace(config.scheduler, max_model_len=runner.max_model_len))
+    max_model_len = _context(runner, config.cache.block_tokens)
+    config = replace(config, scheduler=replace(config.scheduler, max_model_len=max_model_len))
     blocks = BlockPool(runner.num_blocks, config.cache.block_tokens)
     scheduler = Scheduler(config, blocks, StatePool(config.scheduler.max_num_seqs))
     warm_up(runner, config.cache.block_tokens)
@@ -136,13 +140,28 @@ def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) ->
     loop.start()
     info = ModelInfo(
         vocab_size=runner.vocab_size,
-        max_model_len=runner.max_model_len,
+        max_model_len=max_model_len,
         eos_ids=frozenset(runner.eos_ids),
         num_blocks=runner.num_blocks,
         kv_cache_dtype=str(details.get("kv_cache_dtype", config.cache.kv_cache_dtype)),
         sampling_defaults=sampling_defaults,
     )
     return Loaded(loop, info, manifest({name: value for name, value in details.items() if name not in SIZES}))
+
+
+def _context(runner: LoadedRunner, block_tokens: int) -> int:
+    """What one request can be: the model's limit, or what the whole KV pool holds. The last token sampled is never run,
+    so it needs no place there. Answering with the larger number would promise what the scheduler must refuse."""
+    capacity = runner.num_blocks * block_tokens + 1
+    if capacity < runner.max_model_len:
+        logger.warning(
+            "%d KV blocks of %d tokens hold less than %d tokens of context: it is %d; raise --num-blocks",
+            runner.num_blocks,
+            block_tokens,
+            runner.max_model_len,
+            capacity,
+        )
+    return min(runner.max_model_len, capacity)
 
 
 def in_background(work: Callable[[], None], failed: Callable[[BaseException], None]) -> threading.Thread:

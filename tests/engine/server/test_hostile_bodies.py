@@ -144,6 +144,17 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(start, monkeyp
         assert "characters" in answer.json()["error"]["message"]
 
 
+def test_more_messages_than_tokens_of_context_never_reach_the_template(start, monkeypatch):
+    template = fakes.chat_template()
+    live = start(template=template)
+    monkeypatch.setattr(template, "render", None)
+    messages = [{"role": "user", "content": ""}] * fakes.model_info().max_model_len
+    for path in (CHAT, "/tokenize"):
+        answer = live.post(path, messages=messages)
+        assert answer.status_code == 400
+        assert "128 messages" in answer.json()["error"]["message"]
+
+
 def test_a_token_that_only_the_tokenizer_knows_is_a_400(start):
     """The embedding has no row for it; the step that looked it up ended the engine."""
     live = start(info=fakes.model_info(vocab_size=50))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import queue
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine import runner
+from engine.batch import Delivery
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.errors import PreconditionError, UsageError
 from engine.kernels.build import BuildError
+from engine.request import FinishReason, Request, SamplingParams
 from engine.server.errors import ApiError
-from engine.server.loading import check_folder, check_limits, load_runner, load_text_side, warm_up
+from engine.server.loading import check_folder, check_limits, load_engine, load_runner, load_text_side, warm_up
 
 
 def test_a_folder_without_a_checkpoint(tmp_path):
@@ -150,3 +153,19 @@ def test_warm_up_fits_one_block_and_the_context(tiny_bf16_checkpoint, block_toke
     model, limits = ModelConfig(tiny_bf16_checkpoint, device="cpu"), SchedulerConfig(max_model_len=max_model_len)
     loaded = load_runner(EngineConfig(model, CacheConfig(block_tokens, num_blocks=1), limits))
     warm_up(loaded, block_tokens)
+
+
+@pytest.mark.parametrize(("num_blocks", "context"), [(2, 33), (3, 49), (4, 64), (9, 64)])
+def test_the_context_is_no_larger_than_the_pool(tiny_bf16_checkpoint, num_blocks, context):
+    """Else a request that leaves max_tokens out is refused for a length it never asked for."""
+    model = ModelConfig(tiny_bf16_checkpoint, device="cpu")
+    limits = SchedulerConfig(max_num_seqs=1, max_model_len=64)
+    loaded = load_engine(EngineConfig(model, CacheConfig(16, num_blocks), limits), {})
+    try:
+        assert loaded.info.max_model_len == context
+        ended: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        loaded.loop.submit(Request("whole", (1,), SamplingParams(context - 1, ignore_eos=True)), ended.put)
+        deliveries = [ended.get(timeout=60) for _ in range(context - 1)]
+        assert deliveries[-1].finish_reason is FinishReason.LENGTH
+    finally:
+        loaded.loop.stop(drain=False)
