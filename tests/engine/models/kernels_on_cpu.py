@@ -1,0 +1,183 @@
+"""Torch stand-ins for the CUDA kernels that engine/models/fused.py launches: its wiring is tested without a GPU.
+
+Each takes what the kernel takes, packed units included, and computes what its contract in engine/ops says.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from engine import graphs
+from engine.models import fused, fused_layers
+from engine.ops import attention, gdn, norm, rope
+from engine.ops.linear import cuda as linear_cuda
+from engine.ops.norm.cuda import Normed
+from engine.ops.w4a16 import pack as w4a16_pack
+from engine.ops.w8a8 import pack as w8a8_pack
+from engine.weights.types import E2M1_VALUES
+
+
+def install(patch: pytest.MonkeyPatch) -> None:
+    """Replace every launch; what is left over would fail for want of a CUDA device."""
+    for name in ("w4a16", "w4a16_partial", "w4a16_swiglu", "w8a8", "w8a8_partial"):
+        patch.setattr(linear_cuda, name, globals()[name])
+    patch.setattr(linear_cuda.library, "call", call)
+    patch.setattr(torch, "_scaled_mm", scaled_mm)
+    patch.setattr(torch, "mm", mm)
+    patch.setattr(fused_layers, "add_norm", add_norm)
+    patch.setattr(fused_layers, "qk_norm_rope", qk_norm_rope)
+    patch.setattr(fused_layers, "attention_gate", attention_gate)
+    patch.setattr(fused_layers.gdn_cuda, "decode", gdn_decode)
+    patch.setattr(fused_layers.attention_cuda, "decode", attention_decode)
+    patch.setattr(fused.attention_cuda, "workspace", lambda *_: None)
+    patch.setitem(sys.modules, "engine.ops.gdn.cuda_prefill", SimpleNamespace(prefill=gdn_prefill))
+    patch.setattr(graphs.sample_cuda, "workspace", lambda *_: None)
+    patch.setattr(graphs.sample_cuda, "argmax", argmax)
+
+
+def e4m3(x: Tensor, scale: Tensor | None) -> Tensor:
+    """bf16 -> quantised for the next product, or as it is."""
+    if scale is None:
+        return x
+    return (x.float() * scale.reciprocal()).clamp(-448, 448).to(torch.float8_e4m3fn)
+
+
+def four_bit(units: Tensor, row_scale: Tensor) -> Tensor:
+    codes, scales = w4a16_pack.unpack(units)
+    return torch.tensor(E2M1_VALUES)[codes] * scales.repeat_interleave(16, 1) * row_scale[:, None]
+
+
+def w4a16(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
+    assert dependent
+    return (x.float() @ four_bit(units, row_scale).T).bfloat16()
+
+
+def w4a16_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
+    assert dependent
+    return _slices(x.float(), four_bit(units, row_scale))
+
+
+def w4a16_swiglu(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
+    return _swiglu(w4a16(x, units, row_scale, dependent=dependent))
+
+
+def w8a8(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
+    assert dependent
+    return ((x.float() @ w8a8_pack.unpack(units).float().T) * row_scale).bfloat16()
+
+
+def w8a8_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
+    assert dependent
+    return _slices(x.float(), w8a8_pack.unpack(units).float()) * row_scale
+
+
+def _slices(x: Tensor, weight: Tensor) -> Tensor:
+    half = x.shape[1] // 2
+    return torch.stack((x[:, :half] @ weight[:, :half].T, x[:, half:] @ weight[:, half:].T))
+
+
+def _swiglu(y: Tensor) -> Tensor:
+    gate, up = y.view(y.shape[0], -1, 2, 8).unbind(2)
+    return (F.silu(gate) * up).flatten(1)
+
+
+def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
+    """The launches of engine/ops/linear/kernel.cu."""
+    if name == "engine_w4a16_rows":
+        units, row_scale, out = arguments[:3]
+        out.copy_(four_bit(units, row_scale))
+    elif name == "engine_w8a8_rows":
+        arguments[1].view(torch.uint8).copy_(w8a8_pack.unpack(arguments[0]).view(torch.uint8))
+    elif name == "engine_swiglu":
+        arguments[1].copy_(_swiglu(arguments[0]))
+    else:
+        raise AssertionError(f"{name} was launched without a stand-in")
+
+
+def scaled_mm(a: Tensor, b: Tensor, *, scale_a: Tensor, scale_b: Tensor, out_dtype: torch.dtype) -> Tensor:
+    assert scale_a.shape == (a.shape[0], 1)
+    assert scale_b.shape == (1, b.shape[1])
+    return ((a.float() @ b.float()) * scale_a * scale_b).to(out_dtype)
+
+
+def mm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return (a.float() @ b.float()).to(out_dtype)
+
+
+def add_norm(
+    planes: Tensor | None,
+    residual: Tensor,
+    scale: Tensor,
+    eps: float,
+    *,
+    want_out: bool,
+    input_scale: Tensor | None,
+    small_weight: Tensor | None,
+    dependent: bool,
+) -> Normed:
+    assert dependent == (planes is not None), "only the first norm of a step follows what writes the step's inputs"
+    added = residual if planes is None else residual + planes.sum(0).bfloat16()
+    out = norm.rms_norm(added, scale, eps)
+    return Normed(
+        residual=None if planes is None else added,
+        out=out if want_out else None,
+        quantised=None if input_scale is None else e4m3(out, input_scale),
+        small=None if small_weight is None else F.linear(out.float(), small_weight.float()).bfloat16(),
+    )
+
+
+def _split(qkvz: Tensor, ba: Tensor, weights: gdn.GdnWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    qkv, z = qkvz.tensor_split((-weights.value_heads * weights.value_dim,), -1)
+    return qkv, z, *ba.chunk(2, -1)
+
+
+def gdn_decode(qkvz, ba, conv_state, state, slots, weights, readers, *, input_scale, dependent):
+    assert dependent
+    assert readers.numel() >= slots.numel() * weights.key_heads
+    return e4m3(gdn.decode(*_split(qkvz, ba, weights), conv_state, state, slots, weights), input_scale)
+
+
+def gdn_prefill(qkvz, ba, conv_state, state, slot, weights, out, input_scale):
+    made = gdn.prefill(*_split(qkvz, ba, weights), conv_state, state, slot, weights)
+    out.view(torch.uint8).copy_(e4m3(made, input_scale).view(torch.uint8))
+
+
+def qk_norm_rope(
+    qkv, q_scale, k_scale, eps, cos_sin, positions, kv_slots, k_cache, v_cache, cache_scales, *, dependent
+):
+    assert dependent
+    kv_heads = k_cache.shape[2]
+    heads = qkv.shape[1] // 512 - kv_heads
+    q_gate, k, v = qkv.tensor_split((512 * heads, (512 * heads) + 256 * kv_heads), -1)
+    rows = cos_sin[positions]
+    k = rope.apply(norm.rms_norm(k.reshape(-1, kv_heads, 256), k_scale, eps), rows)
+    attention.write(k_cache, k, kv_slots, cache_scales[0])
+    attention.write(v_cache, v.reshape(k.shape), kv_slots, cache_scales[1])
+    return rope.apply(norm.rms_norm(q_gate.reshape(-1, heads, 512)[..., :256], q_scale, eps), rows)
+
+
+def _gated(mixed: Tensor, qkv: Tensor) -> Tensor:
+    heads = mixed.shape[1]
+    gate = qkv[:, : 512 * heads].reshape(-1, heads, 512)[..., 256:]
+    return (mixed * gate.sigmoid()).flatten(1)
+
+
+def attention_gate(mixed: Tensor, qkv: Tensor, input_scale: Tensor | None) -> Tensor:
+    return e4m3(_gated(mixed, qkv), input_scale)
+
+
+def attention_decode(q, qkv, k_cache, v_cache, block_table, lengths, cache_scales, _space, *, input_scale, dependent):
+    assert dependent
+    where = attention.pages(block_table, lengths, int(lengths.max()), k_cache.shape[1])
+    return e4m3(_gated(attention.decode(q, k_cache, v_cache, where, *cache_scales), qkv), input_scale)
+
+
+def argmax(logits: Tensor, out: Tensor, _space: None, *, dependent: bool) -> Tensor:
+    assert dependent
+    return out.copy_(logits.float().argmax(-1))
