@@ -11,7 +11,13 @@ from engine.errors import PreconditionError
 from engine.ops import NAMES, missing_kernels
 
 WEIGHT_BYTES_PER_THREAD = 16 * 2**20
-"""A thread more per this much of weights: below it, handing out work costs more than the work."""
+"""A thread more per this much of weights: below it, handing out work costs more than the work.
+
+Measured on two cores with a checkpoint of 6 MB, four prompts of 128 tokens: with one thread a prefill step takes 88 ms,
+with two 52 ms on an idle machine, but ten times as long as with one where other processes want the cores too, since
+OpenMP's threads spin while they wait for each other; told to sleep instead, two threads are slower than one. A decode
+step takes 8 ms with either.
+"""
 
 
 def resolve_device(name: str, allow_reference: bool, ops: tuple[str, ...] = NAMES) -> torch.device:
