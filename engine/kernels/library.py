@@ -21,6 +21,7 @@ class KernelError(RuntimeError):
     """A kernel function returned a CUDA error code."""
 
 
+@functools.cache
 def arch_of(device: torch.device) -> str:
     """ "90a" or "121a". Raises BuildError, naming the device, for a GPU no library is built for."""
     major, minor = torch.cuda.get_device_capability(device)

@@ -114,16 +114,21 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
         raise PreconditionError(f"cannot load {config.model.path}: {type(error).__name__}: {_line(error)}") from error
 
 
+WARM_UP_TOKENS = 64
+"""More than the kernels that stream weights take at once, so that the libraries behind them are set up too."""
+
+
 def warm_up(runner: LoadedRunner, block_tokens: int) -> None:
     """One prefill and one decode step before the server calls itself ready: what cannot run fails now, and no client
-    waits for what is set up on first use. Past the scheduler, so counters start at 0; block 0 and slot 0 are free."""
+    waits for what is set up on first use. Past the scheduler, so counters start at 0; all blocks and slots are free."""
     params = SamplingParams(max_tokens=2, temperature=0.0)
-    room = min(block_tokens, runner.max_model_len)
+    room = min(WARM_UP_TOKENS, runner.max_model_len, runner.num_blocks * block_tokens)
+    blocks = tuple(range(-(-room // block_tokens)))
     prompt = (0,) * max(1, room - 1)
-    first = Segment("warm-up", prompt, 0, (0,), 0, zero_state=True, sample=True, params=params, prompt_ids=prompt)
+    first = Segment("warm-up", prompt, 0, blocks, 0, zero_state=True, sample=True, params=params, prompt_ids=prompt)
     token = runner.run(Batch(0, (first,))).sampled[0].token_id
     if token is not None and len(prompt) < room:
-        after = Segment("warm-up", (token,), len(prompt), (0,), 0, zero_state=False, sample=True, params=params)
+        after = Segment("warm-up", (token,), len(prompt), blocks, 0, zero_state=False, sample=True, params=params)
         runner.run(Batch(0, (replace(after, prompt_ids=prompt, output_ids=(token,)),)))
 
 

@@ -149,7 +149,7 @@ def test_a_step_too_small_for_its_batch_is_a_usage_error():
 
 
 @pytest.mark.parametrize(("block_tokens", "max_model_len"), [(1, 8), (2, 8), (16, 64), (16, 4), (16, 1)])
-def test_warm_up_fits_one_block_and_the_context(tiny_bf16_checkpoint, block_tokens, max_model_len):
+def test_warm_up_fits_the_blocks_and_the_context(tiny_bf16_checkpoint, block_tokens, max_model_len):
     model, limits = ModelConfig(tiny_bf16_checkpoint, device="cpu"), SchedulerConfig(max_model_len=max_model_len)
     loaded = load_runner(EngineConfig(model, CacheConfig(block_tokens, num_blocks=1), limits))
     warm_up(loaded, block_tokens)
