@@ -23,6 +23,10 @@ ARCHITECTURES = {
 
 LayerType = Literal["linear_attention", "full_attention"]
 Positive = Annotated[int, Field(gt=0)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+
+MAX_LAYERS = 4096
+"""More than any model has: a config.json is untrusted, and what follows is sized by it."""
 
 
 def _ids(value: object) -> object:
@@ -37,13 +41,13 @@ class TextConfig(BaseModel):
 
     vocab_size: Positive
     hidden_size: Positive
-    num_hidden_layers: Positive
+    num_hidden_layers: Annotated[int, Field(gt=0, le=MAX_LAYERS)]
     layer_types: Annotated[tuple[LayerType, ...], Field(strict=False)]
     rms_norm_eps: Annotated[float, Field(gt=0)] = 1e-6
     max_position_embeddings: Positive = 262144
     tie_word_embeddings: bool = False
     dtype: str = "bfloat16"
-    eos_token_ids: Annotated[tuple[int, ...], Field(strict=False, alias="eos_token_id"), BeforeValidator(_ids)] = ()
+    eos_token_ids: Annotated[tuple[TokenId, ...], Field(strict=False, alias="eos_token_id"), BeforeValidator(_ids)] = ()
     """Ids that end a sequence: config.json's, then those generation_config.json adds."""
 
     num_attention_heads: Positive
@@ -135,7 +139,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path}: not found; expected a Hugging Face checkpoint folder") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not JSON ({error}); download it again") from None
     if not isinstance(content, dict):
         raise CheckpointError(f"{path}: found a JSON {type(content).__name__}, expected an object; download it again")
@@ -150,9 +154,9 @@ def load_text_config(path: Path) -> TextConfig:
     text = config.get("text_config", config)
     if not isinstance(text, dict):
         raise CheckpointError(f"{file}: text_config is a {type(text).__name__}, expected an object")
-    flat = _flatten_rope(text)
+    flat = _flatten_rope(file, text)
     flat.setdefault("tie_word_embeddings", config.get("tie_word_embeddings", False))
-    flat.setdefault("layer_types", _layer_types(flat))
+    flat.setdefault("layer_types", _layer_types(file, flat))
     if kind == "dense":
         flat["num_experts"] = 0
     try:
@@ -168,26 +172,33 @@ def load_text_config(path: Path) -> TextConfig:
 
 
 def _kind(file: Path, config: dict[str, Any]) -> str:
-    names = config.get("architectures") or ["none"]
-    if names[0] not in ARCHITECTURES:
-        raise CheckpointError(f"{file}: architecture {names[0]}; this engine runs {', '.join(ARCHITECTURES)}")
-    return ARCHITECTURES[names[0]]
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        raise CheckpointError(f"{file}: architectures = {names!r}; this engine runs {', '.join(ARCHITECTURES)}")
+    return ARCHITECTURES[name]
 
 
-def _flatten_rope(text: dict[str, Any]) -> dict[str, Any]:
+def _flatten_rope(file: Path, text: dict[str, Any]) -> dict[str, Any]:
     """Rope settings stand in rope_parameters today, and stood in rope_scaling and beside it before."""
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise CheckpointError(f"{file}: rope_parameters is a {type(rope).__name__}, expected an object")
     return {**text, **rope, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
 
 
-def _layer_types(text: dict[str, Any]) -> list[str]:
-    layers, every = text.get("num_hidden_layers", 0), text.get("full_attention_interval", 4)
-    return ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers)]
+def _layer_types(file: Path, text: dict[str, Any]) -> list[str]:
+    """Where they are not listed: attention in every full_attention_interval-th layer."""
+    layers, every = text.get("num_hidden_layers"), text.get("full_attention_interval", 4)
+    for key, value in (("num_hidden_layers", layers), ("full_attention_interval", every)):
+        if type(value) is not int or not 0 < value <= MAX_LAYERS:
+            raise CheckpointError(f"{file}: {key} = {value!r}, expected 1 to {MAX_LAYERS}")
+    return ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers or 0)]
 
 
 def _all_eos_ids(path: Path, config: TextConfig) -> tuple[int, ...]:
     file = path / "generation_config.json"
     extra = _ids(read_json(file).get("eos_token_id")) if file.is_file() else []
-    if not isinstance(extra, list) or not all(isinstance(i, int) for i in extra):
+    if not isinstance(extra, list) or not all(type(i) is int and 0 <= i < 2**31 for i in extra):
         raise CheckpointError(f"{file}: eos_token_id = {extra!r}, expected an id or a list of ids")
     return tuple(dict.fromkeys((*config.eos_token_ids, *extra)))

@@ -131,7 +131,7 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 
 def test_another_architecture(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="architecture LlamaForCausalLM; this engine runs Qwen3_5For"):
+    with pytest.raises(CheckpointError, match="'LlamaForCausalLM'.*; this engine runs Qwen3_5For"):
         load(tmp_path, {**config_json(), "architectures": ["LlamaForCausalLM"]})
 
 
@@ -140,7 +140,7 @@ def test_another_architecture(tmp_path: Path) -> None:
     [
         ("{", "not JSON"),
         ("[]", "found a JSON list, expected an object"),
-        ('{"architectures": []}', "architecture none"),
+        ('{"architectures": []}', "architectures = "),
     ],
 )
 def test_a_file_that_is_not_a_configuration(tmp_path: Path, content: str, message: str) -> None:
@@ -151,4 +151,45 @@ def test_a_file_that_is_not_a_configuration(tmp_path: Path, content: str, messag
 
 def test_no_file_at_all(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"config\.json: not found; expected a Hugging Face checkpoint folder"):
+        load_text_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"),
+    [
+        ("architectures", 5, "architectures = 5"),
+        ("architectures", [["x"]], "architectures = "),
+        ("architectures", [], "architectures = "),
+    ],
+)
+def test_an_absurd_architecture_is_one_line(tmp_path: Path, key: str, value: object, named: str) -> None:
+    with pytest.raises(CheckpointError, match=named):
+        load(tmp_path, {**config_json(), key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope_parameters", "x"),
+        ("rope_parameters", [1]),
+        ("num_hidden_layers", "8"),
+        ("num_hidden_layers", 100_000_000),
+        ("num_hidden_layers", True),
+        ("full_attention_interval", 0),
+        ("full_attention_interval", "4"),
+        ("eos_token_id", -1),
+        ("eos_token_id", 10**30),
+    ],
+)
+def test_an_absurd_value_is_one_line_that_names_its_key(tmp_path: Path, key: str, value: object) -> None:
+    config = config_json()
+    config["text_config"].pop("layer_types")
+    config["text_config"][key] = value
+    with pytest.raises(CheckpointError, match=key):
+        load(tmp_path, config)
+
+
+def test_json_nested_beyond_reason_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[" * 100_000 + "]" * 100_000)
+    with pytest.raises(CheckpointError, match="not JSON"):
         load_text_config(tmp_path)
