@@ -16,6 +16,7 @@ from gate.leg import run_leg
 from gate.lock import Lock, hold
 from gate.observe import store
 from gate.observe.machine import host, machine
+from gate.observe.ranges import leg_range
 from gate.observe.server import served_model
 from gate.plan import Plan
 from gate.preflight import preflight
@@ -97,9 +98,10 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
             ui.leg(messages.leg(leg.order, len(plan.legs), leg.arm, leg.concurrency, leg.repetition))
             began = time.monotonic()
             server, rest = pair.ready(leg), pair.other(leg)
-            row, error = run_leg(
-                plan, leg, server, store=place, other_pids=pair.pids(), other_url=rest, lock_held=lock.held
-            )
+            with leg_range(leg.leg_id):
+                row, error = run_leg(
+                    plan, leg, server, store=place, other_pids=pair.pids(), other_url=rest, lock_held=lock.held
+                )
             if error is not None:
                 ui.say(messages.leg_failed(row.leg_id, row.failed, row.requests, error))
             pair.note(row)

@@ -43,7 +43,8 @@ def run(app: typer.Typer, name: str) -> int:
     except Exception as error:  # noqa: BLE001  Python would end with 1, our FAIL
         traceback.print_exc()
         return say(name, f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL)
-    return int(code or 0)
+    # The parser itself may turn Ctrl-C into a code; it must not end without a word.
+    return say(name, "interrupted", INTERRUPTED) if code == INTERRUPTED else int(code or 0)
 
 
 def say(name: str, text: str, code: int) -> int:

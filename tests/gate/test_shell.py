@@ -1,0 +1,52 @@
+"""shell: only a judged run ends with 0 to 3; whatever else happens has another code and says so in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from gate import shell
+from gate.errors import StorageError
+
+ROOT = Path(__file__).parents[2]
+
+
+def raising(error: BaseException) -> typer.Typer:
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        raise error
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (StorageError("found", expected="this", hint="do that"), 69, "gate: found; expected this; do that"),
+        (KeyboardInterrupt(), 130, "gate: interrupted"),
+        (OSError(28, "No space left on device"), 69, "gate: cannot use standard output: No space left on device"),
+        (ZeroDivisionError("x"), 70, "gate: internal error, please report it: ZeroDivisionError: x"),
+        (StorageError("red \x1b[31m text"), 69, "gate: red  [31m text"),
+    ],
+)
+def test_code_and_last_line(
+    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["gate"])
+    monkeypatch.setattr(shell, "quiet", lambda: None)  # pytest's standard output is no file
+    assert shell.run(raising(error), "gate") == code
+    assert capsys.readouterr().err.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize(("to", "code"), [("| true", 0), (">/dev/full", 69)])
+def test_standard_output_that_takes_nothing_is_no_verdict(to: str, code: int) -> None:
+    line = f"set -o pipefail; {sys.executable} -m gate recipe list {to}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
