@@ -202,13 +202,19 @@ def _kv_dtype(config: EngineConfig, weights: ModelWeights, dtype: torch.dtype) -
 def _pool_blocks(
     config: EngineConfig, text: TextConfig, max_model_len: int, kv_dtype: torch.dtype, device: torch.device
 ) -> int:
-    """Blocks for max_num_seqs sequences of max_model_len, or what a quarter of the free memory holds."""
-    if config.cache.num_blocks is not None:
-        return config.cache.num_blocks
+    """Blocks for max_num_seqs sequences of max_model_len, or what a quarter of the free memory holds; or as asked."""
     block_tokens = config.cache.block_tokens
     per_sequence = -(-max_model_len // block_tokens)
-    block_bytes = kv_block_bytes(text, block_tokens, kv_dtype)
-    fits = free_bytes(device) // POOL_SHARE // block_bytes
+    block_bytes, free = kv_block_bytes(text, block_tokens, kv_dtype), free_bytes(device)
+    asked = config.cache.num_blocks
+    if asked is not None:
+        if asked * block_bytes > free:
+            raise PreconditionError(
+                f"--num-blocks {asked}: {asked * block_bytes} bytes of KV cache, but {free} are free; at most "
+                f"{free // block_bytes} blocks of {block_tokens} tokens fit"
+            )
+        return asked
+    fits = free // POOL_SHARE // block_bytes
     if fits < per_sequence:
         raise PreconditionError(
             f"a quarter of the free memory holds {fits} KV blocks of {block_bytes} bytes, but one sequence of "

@@ -110,3 +110,9 @@ def test_widened_modules_are_refused(tiny_checkpoint, monkeypatch):
     monkeypatch.setattr(Census, "widened", property(lambda _: ("layers.1.mlp.down_proj", "lm_head")))
     with pytest.raises(PreconditionError, match=r"layers.1.mlp.down_proj takes more memory .* \(2 such modules\)"):
         load_runner(config(tiny_checkpoint))
+
+
+def test_a_pool_larger_than_memory_is_one_line_with_what_fits(settings: EngineConfig) -> None:
+    huge = dataclasses.replace(settings, cache=CacheConfig(block_tokens=10**6, num_blocks=10**12))
+    with pytest.raises(PreconditionError, match=r"--num-blocks 1000000000000: \d+ bytes of KV cache, but \d+ are free"):
+        load_runner(huge)

@@ -131,7 +131,7 @@ def test_a_missing_key_is_named(tmp_path: Path) -> None:
 
 
 def test_another_architecture(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="'LlamaForCausalLM'.*; this engine runs Qwen3_5For"):
+    with pytest.raises(CheckpointError, match=r"'LlamaForCausalLM'.*; this engine runs Qwen3_5For"):
         load(tmp_path, {**config_json(), "architectures": ["LlamaForCausalLM"]})
 
 
