@@ -182,3 +182,19 @@ def test_a_gpu_recipe_on_a_machine_without_one_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(gpu, "gpus", tuple)
     with pytest.raises(PreconditionError, match="needs a GPU and NVML shows none"):
         lock.keys(recipe(on_gpu=True))
+
+
+def test_a_folder_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
+    """GATE_LOCK_DIR may be somebody's home."""
+    tmp_path.chmod(0o700)
+    os.close(lock.take(tmp_path / "host.lock"))
+    assert tmp_path.stat().st_mode & 0o7777 == 0o700
+
+
+def test_a_user_without_a_name_can_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 54321")
+
+    monkeypatch.setattr(lock.getpass, "getuser", nameless)
+    os.close(lock.take(tmp_path / "host.lock"))
+    assert f"uid {os.getuid()}" in (tmp_path / "host.lock").read_text()

@@ -161,3 +161,20 @@ def test_a_server_that_ignores_the_interrupt_is_killed() -> None:
         assert server.stdout is not None
         server.stdout.readline()
         assert serve.stop_group(server, timeout_s=0.2) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        ["--max-num-seqs", "1"],
+        ["--max_num_seqs=1"],
+        ["--max-model-l", "64"],
+        ["--kv-cache-dtype", "fp8"],
+        ["--no-language-model-only"],
+        ["--port", "1"],
+    ],
+)
+def test_what_the_gate_sets_for_both_arms_cannot_be_set_again_for_the_oracle(extra: list[str], root: Path) -> None:
+    """vLLM takes the last of two equal options: one sequence at a time would be a slow and flattering oracle."""
+    with pytest.raises(UsageError, match=r"oracle\.args has --.*, which the gate sets itself"):
+        argv("cuda", "model", 8001, 64, 8, extra=extra, root=root)

@@ -104,3 +104,21 @@ def test_attached_server_survives_stop_and_tells_when_it_started() -> None:
 def test_absent_server_is_one_line() -> None:
     with pytest.raises(ArmError, match=r"no answer from http://127\.0\.0\.1:9; expected a ready server"):
         url.attach(arms.plan_arm("http://127.0.0.1:9", seat(), RECIPE), 0.1)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "http://host:99999", "http://host:x", "http://h:1/?a=b"])
+def test_a_url_that_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(UsageError, match=r"URL is .*; expected http://HOST:PORT"):
+        arms.plan_arm(url, seat(), recipes.load("tiny"))
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="user name or password") as refused:
+        arms.plan_arm("http://me:secret@host:1", seat(), recipes.load("tiny"))
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("command", ["x {port!z}", "x {port:999999999999}", "x {port!r}"])
+def test_a_placeholder_has_no_format(command: str) -> None:
+    with pytest.raises(UsageError, match="unknown placeholder"):
+        arms.plan_arm(command, seat(), recipes.load("tiny"))
