@@ -90,8 +90,8 @@ def test_pool_takes_at_most_a_quarter_of_the_free_memory(tiny_checkpoint, monkey
     monkeypatch.setattr("engine.runner.free_bytes", lambda _: 4 * 6 * block_bytes)
     with pytest.raises(PreconditionError, match="holds 6 KV blocks of 16384 bytes, but one sequence of 100 tokens"):
         load_runner(settings)
-    given = dataclasses.replace(settings, cache=CacheConfig(kv_cache_dtype="bfloat16", num_blocks=50))
-    assert load_runner(given).num_blocks == 50
+    given = dataclasses.replace(settings, cache=CacheConfig(kv_cache_dtype="bfloat16", num_blocks=20))
+    assert load_runner(given).num_blocks == 20
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_widened_modules_are_refused(tiny_checkpoint, monkeypatch):
         load_runner(config(tiny_checkpoint))
 
 
-def test_a_pool_larger_than_memory_is_one_line_with_what_fits(settings: EngineConfig) -> None:
-    huge = dataclasses.replace(settings, cache=CacheConfig(block_tokens=10**6, num_blocks=10**12))
+def test_a_pool_larger_than_memory_is_one_line_with_what_fits(tiny_checkpoint):
+    huge = config(tiny_checkpoint, cache={"block_tokens": 10**6, "num_blocks": 10**12})
     with pytest.raises(PreconditionError, match=r"--num-blocks 1000000000000: \d+ bytes of KV cache, but \d+ are free"):
         load_runner(huge)
