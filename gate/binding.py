@@ -18,7 +18,8 @@ def missing(evidence: Evidence, band: Band) -> Iterator[str]:
     """One sentence for each thing that keeps the grid from binding; nothing when it binds."""
     protocol = evidence.plan.recipe.protocol
     if band.source == "assumed":
-        yield f"band of {100 * band.share:.1f} % is assumed: this host has no A/A history"
+        share = f"{100 * band.share:.1f} %"
+        yield f"band of {share} is assumed: recording a host's A/A history is not built yet, so that no grid binds yet"
     if evidence.repetitions < MIN_REPETITIONS:
         yield f"{evidence.repetitions} repetitions, fewer than {MIN_REPETITIONS}"
     yield from _weakened(evidence.plan.recipe)

@@ -33,8 +33,12 @@ def conclude(folder: Path, finished_at: str | None = None) -> Report:
     place.write_text("report.json", jsonfile.render(report))
     place.write_text("report.md", markdown.render(report))
     place.write_text("report.html", html.render(report))
-    for name, svg in plots.render(report).items():
-        place.write_text(name, svg)
+    drawn = plots.render(report)
+    for name in plots.CAPTIONS:
+        if name in drawn:
+            place.write_text(name, drawn[name])
+        else:
+            (folder / name).unlink(missing_ok=True)  # an earlier report of this run had something to show
     if finished_at is not None:
         place.complete(finished_at, report.verdict.value, report.exit_code)
     print_table(report, folder)

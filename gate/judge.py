@@ -155,7 +155,13 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
             if finding.concurrency in (None, concurrency) and finding.code not in checks.TIMING_ONLY_CODES
         ]
         planned = evidence.requests_per_leg(concurrency) * evidence.repetitions
-        decision = verdict.tokens(found, planned=planned, findings=covering, bound_nats=bound)
+        decision = verdict.tokens(
+            found,
+            planned=planned,
+            findings=covering,
+            bound_nats=bound,
+            finished=evidence.run.finished_at is not None,
+        )
         divergences += found.divergences
         cells.append(
             TokenCell(

@@ -23,6 +23,8 @@ AGREEMENT_IN_BANDS = 0.5
 FAMILY_ALPHA = 0.025
 """Step 6: chance of one false FAIL among all primary cells; one end of the 95 % interval."""
 
+RESUME = "gate resume runs what is missing"
+
 EXIT_CODES = {
     Verdict.PASS: errors.PASS,
     Verdict.FAIL: errors.FAIL,
@@ -42,8 +44,11 @@ class Decision:
 
 def reasons_of(findings: Sequence[Finding]) -> tuple[Reason, ...]:
     """Findings as reasons, each said once."""
-    unique = dict.fromkeys((f.code, f.message, f.hint) for f in findings)
-    return tuple(Reason(code=code, message=message, hint=hint) for code, message, hint in unique)
+    unique = dict.fromkeys((f.code, f.message, f.hint, f.leg_id, f.beyond) for f in findings)
+    return tuple(
+        Reason(code=code, message=message, hint=hint, leg_id=leg_id, beyond=beyond)
+        for code, message, hint, leg_id, beyond in unique
+    )
 
 
 def cell(
@@ -70,7 +75,7 @@ def cell(
                 Reason(
                     code="unmeasured",
                     message="no repetition has a value in both arms",
-                    hint="gate resume runs the legs that are missing",
+                    hint=RESUME,
                 ),
             ),
         )
@@ -79,7 +84,7 @@ def cell(
         message = f"{len(log_ratios)} of {planned_pairs} repetitions have a value in both arms"
         return replace(
             undecided,
-            reasons=(Reason(code="legs-missing", message=message, hint="gate resume runs the legs that are missing"),),
+            reasons=(Reason(code="legs-missing", message=message, hint=RESUME),),
         )
 
     # 3, 4  The binding number is the ratio of medians; the interval is that of the mean paired log ratio.
@@ -119,8 +124,13 @@ def family(decisions: Sequence[Decision], floor: float, band: Band) -> tuple[Dec
     return tuple(result)
 
 
-def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], bound_nats: float) -> Decision:
-    """7  Greedy tokens at one concurrency: exact, or different only where the oracle itself was undecided."""
+def tokens(
+    found: Comparison, *, planned: int, findings: Sequence[Finding], bound_nats: float, finished: bool
+) -> Decision:
+    """7  Greedy tokens at one concurrency: exact, or different only where the oracle itself was undecided.
+
+    finished: whether the run came to the question for margins, which is its last step.
+    """
     if findings:
         return Decision(Verdict.VOID, reasons_of(findings))
     if found.diverged:
@@ -130,12 +140,15 @@ def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], boun
         reason = Reason(code="tokens-diverged", message=message, hint="see divergences in report.json")
         return Decision(Verdict.FAIL, (reason,))
     if found.unjudged:
-        message = f"{found.unjudged} of {found.sequences} sequences differ and the oracle gave no margin"
-        reason = Reason(code="tokens-unjudged", message=message, hint="the oracle must answer logprobs requests")
+        asked = "the oracle gave no margin" if finished else "the run ended before the oracle was asked for its margin"
+        message = f"{found.unjudged} of {found.sequences} sequences differ and {asked}"
+        hint = "the oracle must answer logprobs requests" if finished else RESUME
+        reason = Reason(code="tokens-unjudged", message=message, hint=hint)
         return Decision(Verdict.INCONCLUSIVE, (reason,))
     if found.sequences < planned or not planned:
         message = f"{found.sequences} of {planned} planned sequences could be compared"
-        reason = Reason(code="tokens-unread", message=message, hint="both arms must return token ids for every request")
+        hint = "both arms must return token ids for every request" if finished else RESUME
+        reason = Reason(code="tokens-unread", message=message, hint=hint)
         return Decision(Verdict.INCONCLUSIVE, (reason,))
     return Decision(Verdict.PASS)
 

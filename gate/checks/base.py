@@ -27,7 +27,9 @@ class Check(Protocol):
         ...
 
 
-def void_leg(code: str, leg: Leg, message: str, hint: str, axis: str | None = None) -> Finding:
+def void_leg(
+    code: str, leg: Leg, message: str, hint: str, axis: str | None = None, beyond: float | None = None
+) -> Finding:
     """A finding that voids the leg's own cells: all of them, or those of one axis or family."""
     return Finding(
         code=code,
@@ -37,4 +39,5 @@ def void_leg(code: str, leg: Leg, message: str, hint: str, axis: str | None = No
         arm=leg.row.arm,
         concurrency=leg.row.concurrency,
         axis=axis,
+        beyond=beyond,
     )

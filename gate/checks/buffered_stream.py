@@ -10,7 +10,8 @@ Deciding numbers
     Tokens / reads that carried tokens, over the leg, at most 1.5 (MAX_TOKENS_PER_READ: a busy server merges two tokens
     now and then, and that must not void a leg).
 What to do
-    Find the buffer: a proxy, a delta merge in the server, Nagle's algorithm (TCP_NODELAY off).
+    Where other work slowed the client, its reads come late and find more in the socket: quieten the host. Else find the
+    buffer: a proxy, a delta merge in the server, Nagle's algorithm (TCP_NODELAY off).
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from gate.observe.rows import Finding, RequestRow
 
 CODE = "buffered-stream"
 TIMING_ONLY = True
-CONSEQUENCE = False
+CONSEQUENCE = True
 HINT = "find the buffer: a proxy, a delta merge in the server, TCP_NODELAY off"
+HINT_BUSY = "other work kept this host busy, so that the client read late: stop it (top names it), then measure again"
 
 MAX_TOKENS_PER_READ = 1.5
 FAMILIES = ("ttft", "tpot", "itl")
@@ -42,6 +44,7 @@ def tokens_per_read(requests: Sequence[RequestRow]) -> float | None:
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
+    hint = HINT_BUSY if evidence.host_busy else HINT
     for leg in evidence.legs:
         found = tokens_per_read(leg.requests)
         if found is not None and found > MAX_TOKENS_PER_READ:
@@ -49,4 +52,4 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                 message = (
                     f"{found:.2f} tokens a read; expected at most {MAX_TOKENS_PER_READ}: {family} is not observable"
                 )
-                yield void_leg(CODE, leg, message, HINT, axis=family)
+                yield void_leg(CODE, leg, message, hint, axis=family, beyond=found / MAX_TOKENS_PER_READ)

@@ -11,7 +11,8 @@ Deciding numbers
     the cost of handling one event). p99 of loop lag, at most 1 × median TPOT (MAX_LAG_IN_TPOT: beyond it a stamp
     lands in the next token's gap).
 What to do
-    Give the client a core of its own; lower the concurrency; compare with `gate calibrate-client`.
+    Where the host was busy before the run, quieten it. Else give the client a core of its own; lower the concurrency;
+    compare with `gate calibrate-client`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ CODE = "client-saturated"
 TIMING_ONLY = True
 CONSEQUENCE = True
 HINT = "give the client a core of its own, or lower the concurrency"
+HINT_BUSY = "other work kept this host busy before the run: stop it (top names it), then measure again"
 
 MAX_CPU_SHARE = 0.5
 MAX_LAG_IN_TPOT = 1.0
@@ -49,14 +51,15 @@ def lag_in_tpot(leg: Leg) -> float | None:
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
+    hint = HINT_BUSY if evidence.host_busy else HINT
     for leg in evidence.legs:
         share, lag = cpu_share(leg), lag_in_tpot(leg)
         if share is not None and share > MAX_CPU_SHARE:
             message = f"the client used {100 * share:.0f} % of a core; expected at most {100 * MAX_CPU_SHARE:.0f} %"
-            yield void_leg(CODE, leg, message, HINT)
+            yield void_leg(CODE, leg, message, hint, beyond=share / MAX_CPU_SHARE)
         if lag is not None and lag > MAX_LAG_IN_TPOT:
             message = (
                 f"the client's loop was {leg.row.client_loop_lag_p99_ms:.2f} ms late at p99, {lag:.2f} × the median "
                 f"TPOT; expected at most {MAX_LAG_IN_TPOT:.0f} ×"
             )
-            yield void_leg(CODE, leg, message, HINT)
+            yield void_leg(CODE, leg, message, hint, beyond=lag / MAX_LAG_IN_TPOT)

@@ -76,4 +76,4 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         if mean is not None and mean < MIN_MEAN_SHARE * asked:
             least = MIN_MEAN_SHARE * asked
             message = f"mean of {mean:.2f} requests in flight while sending; expected at least {least:.2f}"
-            yield void_leg(CODE, leg, message, HINT)
+            yield void_leg(CODE, leg, message, HINT, beyond=least / mean if mean else None)

@@ -86,6 +86,11 @@ class Evidence:
         return 1 + max((leg.repetition for leg in self.plan.legs), default=-1)
 
     @property
+    def host_busy(self) -> bool:
+        """Whether preflight found other work on this host."""
+        return any(finding.code == "host-busy" for finding in self.run.preflight)
+
+    @property
     def missing(self) -> tuple[PlannedLeg, ...]:
         """Planned legs without a record."""
         ran = {leg.name for leg in self.legs}

@@ -38,4 +38,4 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         found = foreign_cores(leg)
         if found is not None and found > MAX_CORES:
             message = f"other processes used {found:.2f} cores during the leg; expected at most {MAX_CORES}"
-            yield void_leg(CODE, leg, message, HINT)
+            yield void_leg(CODE, leg, message, HINT, beyond=found / MAX_CORES)

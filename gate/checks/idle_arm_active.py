@@ -42,4 +42,4 @@ def check(evidence: Evidence) -> Iterator[Finding]:
             yield void_leg(CODE, leg, f"the other arm counted {tokens} tokens during the leg; expected 0", HINT)
         if cores is not None and cores > MAX_CORES:
             message = f"the other arm used {cores:.2f} cores during the leg; expected at most {MAX_CORES}"
-            yield void_leg(CODE, leg, message, HINT)
+            yield void_leg(CODE, leg, message, HINT, beyond=cores / MAX_CORES)

@@ -42,4 +42,4 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         found = worst_lag_ms(leg)
         if found is not None and found > allowed_ms:
             message = f"a request was sent {found:.1f} ms late; expected at most {allowed_ms:.1f} ms"
-            yield void_leg(CODE, leg, message, HINT)
+            yield void_leg(CODE, leg, message, HINT, beyond=found / allowed_ms)

@@ -55,5 +55,11 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                         f"expected at most {100 * limit:.1f} %"
                     )
                     yield Finding(
-                        code=CODE, message=message, hint=HINT, arm=arm, concurrency=concurrency, axis=axis.name
+                        code=CODE,
+                        message=message,
+                        hint=HINT,
+                        arm=arm,
+                        concurrency=concurrency,
+                        axis=axis.name,
+                        beyond=found / limit if limit else None,
                     )

@@ -13,7 +13,7 @@ from gate.metrics.e2el import e2el_ms
 from gate.metrics.itl import itl_ms
 from gate.metrics.output_throughput import output_throughput
 from gate.metrics.request_throughput import request_throughput
-from gate.metrics.summary import MIN_REQUESTS_FOR_P99, STATISTICS
+from gate.metrics.summary import MIN_REQUESTS_FOR_P90, MIN_REQUESTS_FOR_P99, STATISTICS
 from gate.metrics.total_throughput import total_throughput
 from gate.metrics.tpot import tpot_ms
 from gate.metrics.ttft import ttft_ms
@@ -91,6 +91,8 @@ AXIS_NAMES: tuple[str, ...] = tuple(axis.name for axis in AXES)
 
 
 def axes_for(requests_per_leg: int, primary: Sequence[str] = ()) -> tuple[Axis, ...]:
-    """The axes to report: p99 instead of max from 459 requests a leg, and whatever was declared primary."""
-    unwanted = "_max_ms" if requests_per_leg >= MIN_REQUESTS_FOR_P99 else "_p99_ms"
-    return tuple(axis for axis in AXES if axis.name in primary or not axis.name.endswith(unwanted))
+    """The axes to report: p90 from 10 requests a leg, p99 in place of max from 459, whatever was declared primary."""
+    unwanted = ["_max_ms" if requests_per_leg >= MIN_REQUESTS_FOR_P99 else "_p99_ms"]
+    if requests_per_leg < MIN_REQUESTS_FOR_P90:
+        unwanted.append("_p90_ms")
+    return tuple(axis for axis in AXES if axis.name in primary or not axis.name.endswith(tuple(unwanted)))

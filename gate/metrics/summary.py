@@ -12,6 +12,9 @@ MIN_REQUESTS_FOR_P99 = 459
 """Fewest requests from which a 99th percentile can be claimed at 99 % confidence: 0.99^459 < 0.01 (the binomial
 early-stopping bound of MLPerf LoadGen, with no overrun). Below it the maximum is printed instead."""
 
+MIN_REQUESTS_FOR_P90 = 10
+"""Of fewer samples the nearest rank of 90 % is the last one: the p90 would be the maximum under another name."""
+
 
 def percentile(samples: Sequence[float], share: float) -> float:
     """Nearest rank: the smallest sample that at least `share` of all samples do not exceed.

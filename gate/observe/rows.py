@@ -132,6 +132,8 @@ class Finding(Row):
     concurrency: int | None = None
     axis: str | None = None
     """The axis it voids, or a family of axes (`ttft` covers `ttft_mean_ms` …); None: all of them."""
+    beyond: float | None = None
+    """Found over allowed, where a number decided: of several findings with one code the largest is the one to show."""
 
 
 class Identity(Row):

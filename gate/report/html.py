@@ -26,14 +26,13 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawn = plots.render(report)
     return environment.get_template(TEMPLATE).render(
         report=report,
         table=table,
         units=units,
         command=shlex.join,
-        ratio_svg=_inline(drawn["ratio.svg"]),
-        latency_svg=_inline(drawn["latency.svg"]),
+        figures=[(plots.CAPTIONS[name], _inline(svg)) for name, svg in plots.render(report).items()],
+        not_drawn=plots.missing(report),
     )
 
 

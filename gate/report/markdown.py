@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gate.observe.rows import Verdict
-from gate.report import table
+from gate.report import plots, table
 from gate.report.model import ArmSummary, Cell, Report
 from gate.units import DASH, number
 
@@ -17,15 +17,18 @@ def render(report: Report) -> str:
     """GitHub-flavoured Markdown; nothing in it depends on when or where it is rendered."""
     parts = [
         f"# {_text(report.recipe)} on {_text(report.host)}: {table.headline(report)}",
+        _text(table.sentence(report)),
         _summary(report),
         "## Primary cells",
         "Ratio (95 % interval), direction-normalised: 1 or more means the candidate is at least as good. "
         f"Needed: {_needed(report)}.",
         _primary(report),
-        "![Ratio by concurrency](ratio.svg)",
-        "![Throughput against latency](latency.svg)",
+        *table.footnotes(report.cells),
+        *(f"![{plots.CAPTIONS[name]}]({name})" for name in plots.drawn(report)),
+        *plots.missing(report),
         "## Tokens",
         _tokens(report),
+        *table.footnotes((), report.tokens),
     ]
     if why := table.reasons(report):
         rows = [(f"`{w.code}`", _text(w.where()), _text(w.message), _text(w.hint)) for w in why]
@@ -92,9 +95,8 @@ def _tokens(report: Report) -> str:
     head = ("conc", "sequences", "exact", "near tie", "diverged", "unjudged", "largest margin", "bound", "verdict")
     rows = [
         (
-            *map(str, (t.concurrency, t.sequences, t.exact, t.near_tie, t.diverged, t.unjudged)),
-            number(t.max_margin_nats, 3),
-            f"{t.bound_nats:g}",
+            str(t.concurrency),
+            *table.token_row(t),
             t.verdict.value,
         )
         for t in report.tokens

@@ -15,6 +15,10 @@ class Reason(Row):
     code: str
     message: str
     hint: str
+    leg_id: str | None = None
+    """The leg it was found in; None: no single one."""
+    beyond: float | None = None
+    """Found over allowed, as in Finding: the largest of several is the one to show."""
 
 
 class Cell(Row):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
 from collections.abc import Callable, Sequence
@@ -40,12 +41,39 @@ THROUGHPUT, LATENCY = "output_throughput", "tpot_median_ms"
 SIZE_INCHES = (5.6, 3.5)
 
 
+RATIO_FILE, LATENCY_FILE = "ratio.svg", "latency.svg"
+CAPTIONS = {RATIO_FILE: "Ratio by concurrency", LATENCY_FILE: "Throughput against latency"}
+
+
 def render(report: Report) -> dict[str, str]:
     """File name -> SVG text. The same report gives the same bytes."""
-    return {
-        "ratio.svg": _svg("ratio", lambda axes: _ratio(axes, report)),
-        "latency.svg": _svg("latency", lambda axes: _latency(axes, report)),
-    }
+    draw: dict[str, Callable[[Report, Axes], None]] = {RATIO_FILE: _ratio, LATENCY_FILE: _latency}
+    return {name: _svg(name, functools.partial(draw[name], report)) for name in drawn(report)}
+
+
+def drawn(report: Report) -> tuple[str, ...]:
+    """Names of the plots that have something to show: a plot without a point is a sentence instead."""
+    ratios = any(cell.primary and cell.ratio is not None for cell in report.cells)
+    points = any(_points(report, arm) for arm in ("candidate", "oracle"))
+    return tuple(name for name, has in ((RATIO_FILE, ratios), (LATENCY_FILE, points)) if has)
+
+
+def missing(report: Report) -> tuple[str, ...]:
+    """One sentence for each plot that is not drawn, saying what it lacks."""
+    there, sentences = drawn(report), []
+    if RATIO_FILE not in there:
+        sentences.append("No plot of ratios: no primary cell has one.")
+    if LATENCY_FILE not in there:
+        lacking = [
+            f"{table.axis_title(axis, '').strip()} has none ({', '.join(_states(report, axis))})"
+            for axis in (THROUGHPUT, LATENCY)
+            if all(
+                _median(report, axis, c, arm) is None for c in report.concurrencies for arm in ("candidate", "oracle")
+            )
+        ]
+        why = "; ".join(lacking) or "none has both"
+        sentences.append(f"No plot of throughput against latency, which needs both figures at a concurrency: {why}.")
+    return tuple(sentences)
 
 
 def _svg(name: str, draw: Callable[[Axes], None]) -> str:
@@ -61,7 +89,7 @@ def _svg(name: str, draw: Callable[[Axes], None]) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-def _ratio(axes: Axes, report: Report) -> None:
+def _ratio(report: Report, axes: Axes) -> None:
     """One series per primary axis, side by side at each concurrency; the band is the strip below the floor."""
     places = {concurrency: place for place, concurrency in enumerate(report.concurrencies)}
     names = table.axes(report, primary_only=True)
@@ -86,8 +114,8 @@ def _ratio(axes: Axes, report: Report) -> None:
         axes.axhspan(floor - band, floor, color="#e3e7ed", lw=0, label=f"band {100 * band:g} %")
         axes.axhline(floor, color=INK, lw=0.9)
     for concurrency, place in places.items():
-        if any(c.concurrency == concurrency and c.verdict is Verdict.VOID for c in primary):
-            axes.annotate("VOID", (place, 0.02), xycoords=("data", "axes fraction"), ha="center", color=QUIET, size=8)
+        if void := _void_label([c for c in primary if c.concurrency == concurrency]):
+            axes.annotate(void, (place, 0.02), xycoords=("data", "axes fraction"), ha="center", color=QUIET, size=8)
     axes.set_xticks(range(len(places)), [f"c{concurrency}" for concurrency in places])
     axes.set_xlim(-0.5, max(len(places) - 0.5, 0.5))
     axes.set_ylabel("ratio; above the line the candidate is better")
@@ -95,6 +123,16 @@ def _ratio(axes: Axes, report: Report) -> None:
     axes.margins(y=0.12)
     if primary:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4, handletextpad=0.4, columnspacing=1.2)
+
+
+def _void_label(cells: Sequence[Cell]) -> str:
+    """ "VOID" with the axes it is about, one a line; empty when none is void."""
+    void = [c for c in cells if c.verdict is Verdict.VOID]
+    if not void:
+        return ""
+    if len(void) == len(cells):
+        return "all VOID"
+    return "\n".join(["VOID:", *(table.axis_title(c.axis, c.unit).rsplit(" ", 1)[0] for c in void)])
 
 
 def _bars(cells: Sequence[Cell]) -> list[list[float]]:
@@ -107,22 +145,12 @@ def _bars(cells: Sequence[Cell]) -> list[list[float]]:
     return [below, above]
 
 
-def _latency(axes: Axes, report: Report) -> None:
+def _latency(report: Report, axes: Axes) -> None:
     """Each arm's path through the concurrencies: up and to the left is better."""
     axes.set_xlabel("TPOT median, ms")
     axes.set_ylabel("output throughput, tok/s")
-    if not any(_median(report, LATENCY, c, "oracle") for c in report.concurrencies):
-        axes.annotate("no concurrency has both figures", (0.5, 0.5), xycoords="axes fraction", ha="center", color=QUIET)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        return
     for arm, colour, marker in (("oracle", ORACLE, "s"), ("candidate", CANDIDATE, "o")):
-        points = [
-            (latency, throughput, concurrency)
-            for concurrency in report.concurrencies
-            if (latency := _median(report, LATENCY, concurrency, arm)) is not None
-            and (throughput := _median(report, THROUGHPUT, concurrency, arm)) is not None
-        ]
+        points = _points(report, arm)
         axes.plot(
             [x for x, _, _ in points], [y for _, y, _ in points], color=colour, marker=marker, ms=5, lw=1.2, label=arm
         )
@@ -131,6 +159,24 @@ def _latency(axes: Axes, report: Report) -> None:
             axes.annotate(f"c{concurrency}", (x, y), offset, textcoords="offset points", ha=align, color=colour, size=8)
     axes.margins(0.14)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=2)
+
+
+def _points(report: Report, arm: str) -> list[tuple[float, float, int]]:
+    """(latency, throughput, concurrency) where the arm has both."""
+    return [
+        (latency, throughput, concurrency)
+        for concurrency in report.concurrencies
+        if (latency := _median(report, LATENCY, concurrency, arm)) is not None
+        and (throughput := _median(report, THROUGHPUT, concurrency, arm)) is not None
+    ]
+
+
+def _states(report: Report, axis: str) -> list[str]:
+    """The verdicts of an axis's cells and their reasons, each once."""
+    cells = [c for c in report.cells if c.axis == axis]
+    if not cells:
+        return ["not reported"]
+    return list(dict.fromkeys(f"{c.verdict}: {', '.join(dict.fromkeys(r.code for r in c.reasons))}" for c in cells))
 
 
 def _median(report: Report, axis: str, concurrency: int, arm: str) -> float | None:

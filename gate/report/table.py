@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from gate.observe.rows import Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
-from gate.units import number, ratio
+from gate.units import DASH, number, percent, ratio
 
 SHORT = {"output_throughput": "output", "total_throughput": "total", "request_throughput": "requests"}
 """Axis names that need no statistic."""
+OUTSIDE = "†"
+"""After a ratio that lies outside its own interval; a footnote explains it."""
 
 
 def plain(text: str) -> str:
@@ -44,7 +46,30 @@ def ratio_text(cell: Cell) -> str:
         return ", ".join(reason.code for reason in cell.reasons)
     if cell.ratio_low is None or cell.ratio_high is None:
         return ratio(cell.ratio)
-    return f"{ratio(cell.ratio)} ({ratio(cell.ratio_low)}–{ratio(cell.ratio_high)})"
+    return f"{ratio(cell.ratio)} ({ratio(cell.ratio_low)}–{ratio(cell.ratio_high)}){OUTSIDE if outside(cell) else ''}"
+
+
+def outside(cell: Cell) -> bool:
+    """Whether the ratio of medians lies outside the interval printed with it."""
+    if cell.ratio is None or cell.ratio_low is None or cell.ratio_high is None:
+        return False
+    return not cell.ratio_low <= cell.ratio <= cell.ratio_high
+
+
+def footnotes(cells: Sequence[Cell], tokens: Sequence[TokenCell] = ()) -> tuple[str, ...]:
+    """What the shown rows need to be understood; nothing where they explain themselves."""
+    notes = []
+    if any(outside(cell) for cell in cells):
+        notes.append(
+            f"{OUTSIDE} The ratio is that of the medians, the interval that of the mean paired ratio: here one "
+            "repetition pulls them so far apart that the one lies outside the other."
+        )
+    if any(t.verdict is not Verdict.VOID and (t.max_margin_nats or 0) < 0 for t in tokens):
+        notes.append(
+            "A negative margin: asked again on the prompt and the common output, the oracle prefers the "
+            "candidate's token to the one it generated itself."
+        )
+    return tuple(notes)
 
 
 def medians_text(cell: Cell) -> str:
@@ -57,23 +82,79 @@ def headline(report: Report) -> str:
     return f"{report.verdict}, {'binding' if report.binding else 'indicative'}"
 
 
+def sentence(report: Report) -> str:
+    """What was found, what was needed and whether it binds, in words."""
+    primary = [c for c in report.cells if c.primary]
+    if not primary:
+        found = "Nothing was measured on an axis that decides."
+    else:
+        needed = primary[0].floor - primary[0].band
+        shares = {verdict: sum(c.verdict is verdict for c in primary) for verdict in Verdict}
+        words = {
+            Verdict.PASS: "at least as good as the oracle in",
+            Verdict.FAIL: "worse in",
+            Verdict.INCONCLUSIVE: "undecided in",
+            Verdict.VOID: "not validly measured in",
+        }
+        told = ", ".join(f"{words[verdict]} {count}" for verdict, count in shares.items() if count)
+        found = (
+            f"Of {_many(len(primary), 'primary cell')} the candidate is {told}; each needs a ratio of {ratio(needed)} "
+            f"({number(primary[0].floor)} less the band of {percent(primary[0].band)})."
+        )
+    tokens = f" Tokens: {token_verdict_text(report.tokens)}." if report.tokens else ""
+    if report.binding:
+        return f"{found}{tokens} This result binds."
+    return (
+        f"{found}{tokens} This result is indicative and does not bind: {len(report.not_binding_because)} reasons below."
+    )
+
+
 def counts_text(report: Report) -> str:
-    parts = [f"{report.counts.get(verdict.value, 0)} {verdict.value}" for verdict in Verdict]
-    return f"{len(report.cells)} cells: " + ", ".join(parts)
+    """Primary cells, token cells and observations apart: only the first two decide."""
+    groups = (
+        ("primary cell", [c.verdict for c in report.cells if c.primary]),
+        ("token cell", [t.verdict for t in report.tokens]),
+        ("observation", [c.verdict for c in report.cells if not c.primary]),
+    )
+    texts = []
+    for name, verdicts in groups:
+        parts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
+        texts.append(_many(len(verdicts), name) + (f": {', '.join(parts)}" if parts else ""))
+    return "; ".join(texts)
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}{'' if count == 1 else 's'}"
+
+
+def token_row(t: TokenCell) -> tuple[str, ...]:
+    """Sequences, exact, near tie, diverged, unjudged, largest margin, bound; a void cell has no figures."""
+    if t.verdict is Verdict.VOID:
+        return (DASH,) * 6 + (f"{t.bound_nats:g}",)
+    counts = (t.sequences, t.exact, t.near_tie, t.diverged, t.unjudged)
+    return (*map(str, counts), number(t.max_margin_nats, 3), f"{t.bound_nats:g}")
 
 
 def token_text(tokens: Sequence[TokenCell]) -> str:
-    """One line over all concurrencies."""
-    if not tokens:
-        return "not compared"
-    sums = {name: sum(getattr(t, name) for t in tokens) for name in ("sequences", "exact", "near_tie", "diverged")}
-    unjudged = sum(t.unjudged for t in tokens)
-    margins = [t.max_margin_nats for t in tokens if t.max_margin_nats is not None]
-    worst = f"; largest margin {number(max(margins), 3)} nats, bound {tokens[0].bound_nats:g}" if margins else ""
-    return (
-        f"{sums['exact']} of {sums['sequences']} sequences exact, {sums['near_tie']} near ties, "
-        f"{sums['diverged']} diverged, {unjudged} unjudged{worst}"
-    )
+    """One line over the concurrencies that are not void."""
+    valid = [t for t in tokens if t.verdict is not Verdict.VOID]
+    if not valid:
+        return "not validly compared" if tokens else "not compared"
+    sums = {name: sum(getattr(t, name) for t in valid) for name in ("sequences", "exact", "near_tie", "diverged")}
+    parts = [f"{sums['exact']} of {_many(sums['sequences'], 'sequence')} exact"]
+    margins = [t.max_margin_nats for t in valid if t.max_margin_nats is not None]
+    if sums["near_tie"]:
+        parts.append(f"{_many(sums['near_tie'], 'near tie')} where the oracle itself is undecided")
+    parts += [f"{sums['diverged']} diverged", f"{sum(t.unjudged for t in valid)} unjudged"]
+    worst = f"; largest margin {number(max(margins), 3)} nats, bound {valid[0].bound_nats:g}" if margins else ""
+    # Only the margins can say so: a checkpoint does not tell what its weights are.
+    random = "; so many ties are what random weights give, as synthetic checkpoints have" if _mostly_ties(sums) else ""
+    return ", ".join(parts) + worst + random
+
+
+def _mostly_ties(sums: dict[str, int]) -> bool:
+    """More than half of the sequences part at a near tie, and none where the oracle was decided."""
+    return 2 * sums["near_tie"] > sums["sequences"] and not sums["diverged"]
 
 
 def token_verdict(tokens: Sequence[TokenCell]) -> Verdict:
@@ -106,7 +187,7 @@ class Why:
 
     code: str
     message: str
-    """Of the first cell; the others differ in figures only."""
+    """Of the leg farthest beyond its limit, with the number of legs; where no number decided, of the first cell."""
     hint: str
     cells: tuple[str, ...]
     """`c8 TPOT median`, in report order."""
@@ -127,7 +208,11 @@ def reasons(report: Report) -> tuple[Why, ...]:
     for tokens in report.tokens:
         for reason in tokens.reasons:
             found.setdefault(reason.code, []).append((f"c{tokens.concurrency} tokens", reason))
-    return tuple(
-        Why(code, said[0][1].message, said[0][1].hint, tuple(dict.fromkeys(title for title, _ in said)))
-        for code, said in found.items()
-    )
+    return tuple(_why(code, said) for code, said in found.items())
+
+
+def _why(code: str, said: Sequence[tuple[str, Reason]]) -> Why:
+    worst = max((reason for _, reason in said), key=lambda reason: reason.beyond or 0.0)
+    legs = {reason.leg_id for _, reason in said if reason.leg_id is not None}
+    more = f" (the {'worst' if worst.beyond else 'first'} of {len(legs)} legs)" if len(legs) > 1 else ""
+    return Why(code, worst.message + more, worst.hint, tuple(dict.fromkeys(title for title, _ in said)))

@@ -59,8 +59,10 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
         ),
         "",
         _all(report) if all_cells else _primary(report),
+        *map(Text, table.footnotes(report.cells if all_cells else [c for c in report.cells if c.primary])),
         "",
         _tokens(report),
+        *(_line("", note) for note in table.footnotes((), report.tokens)),
         _line("cells", table.counts_text(report)),
         _line("client", table.client_text(report)),
     ]

@@ -113,13 +113,19 @@ def comparison(**counts: int) -> Comparison:
     ],
 )
 def test_tokens(counts: Any, planned: int, expected: Verdict, code: str | None) -> None:
-    made = verdict.tokens(comparison(**counts), planned=planned, findings=(), bound_nats=0.25)
+    made = verdict.tokens(comparison(**counts), planned=planned, findings=(), bound_nats=0.25, finished=True)
     assert made.verdict is expected
     assert [reason.code for reason in made.reasons] == ([] if code is None else [code])
 
 
+@pytest.mark.parametrize("counts", [{"unjudged": 1}, {}])
+def test_an_interrupted_run_is_resumed_before_anybody_blames_the_oracle(counts: Any) -> None:
+    made = verdict.tokens(comparison(**counts), planned=5, findings=(), bound_nats=0.25, finished=False)
+    assert made.reasons[0].hint == "gate resume runs what is missing"
+
+
 def test_void_tokens(build: Any) -> None:
-    made = verdict.tokens(comparison(diverged=1), planned=4, findings=[build.finding()], bound_nats=0.25)
+    made = verdict.tokens(comparison(diverged=1), planned=4, findings=[build.finding()], bound_nats=0.25, finished=True)
     assert made.verdict is Verdict.VOID
 
 

@@ -120,7 +120,7 @@ def report() -> Report:
         finished_at="2026-01-01T00:05:00Z",
         complete=True,
         binding=False,
-        not_binding_because=("band of 1.0 % is assumed: this host has no A/A history", "no GPU"),
+        not_binding_because=("band of 1.0 % is assumed", "no GPU"),
         verdict=Verdict.FAIL,
         exit_code=1,
         candidate=arm("engine", "0.1.0 <script>alert(1)</script>"),

@@ -74,3 +74,14 @@ def test_events_of_several_tokens_count_too(build: Any, found: Any) -> None:
         stamps = (row.first_token_ns, row.last_token_ns)
         run = build.alter_request(run, leg, index, token_times_ns=stamps, tokens_per_event=(4, 4))
     assert "4.00 tokens a read" in found(run, "buffered-stream")[0].message
+
+
+def test_other_work_on_the_host_is_named_as_the_cause(build: Any, found: Any) -> None:
+    """A busy host makes the client read late, and then no buffer need be looked for."""
+    run = build.run()
+    leg = build.leg_id(run)
+    lumped = lumps(run, leg, (8,))
+    busy = dataclasses.replace(lumped, preflight=(build.finding(code="host-busy"),))
+    assert "the buffer" in found(lumped, "buffered-stream")[0].hint
+    assert "kept this host busy" in found(busy, "buffered-stream")[0].hint
+    assert found(build.alter_leg(lumped, leg, host_load_foreign_cpu_s=1e6), "buffered-stream") == []

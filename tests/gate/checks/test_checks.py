@@ -46,6 +46,7 @@ TOKENS_TOO = {
 def test_which_faults_spare_the_tokens_and_which_are_consequences() -> None:
     assert {check.CODE for check in CHECKS if not check.TIMING_ONLY} == TOKENS_TOO
     assert {check.CODE for check in CHECKS if check.CONSEQUENCE} == {
+        "buffered-stream",
         "client-saturated",
         "delivered-concurrency",
         "spread",

@@ -52,3 +52,10 @@ def test_a_leg_without_time_or_tokens_has_no_share(build: Any) -> None:
 def test_a_short_tpot_is_a_tpot(build: Any) -> None:
     leg = next(iter(Evidence.of(build.run(tpot_ms=0.5)).legs))
     assert lag_in_tpot(leg) == pytest.approx(0.2)
+
+
+def test_other_work_on_the_host_is_named_as_the_cause(build: Any, found: Any) -> None:
+    run = build.alter_leg(build.run(), build.leg_id(build.run()), client_loop_lag_p99_ms=50.0)
+    busy = dataclasses.replace(run, preflight=(build.finding(code="host-busy"),))
+    assert "core of its own" in found(run, "client-saturated")[0].hint
+    assert "kept this host busy" in found(busy, "client-saturated")[0].hint

@@ -43,8 +43,8 @@ def test_just_below_and_above_the_limit(build: Any, found: Any) -> None:
 def test_tails_have_three_times_the_room(build: Any, found: Any) -> None:
     axes = {f.axis for f in found(build.run(slow_leg(0.149)), "spread")}
     assert "ttft_median_ms" in axes
-    assert not {"ttft_p90_ms", "ttft_max_ms"} & axes
-    assert {"ttft_p90_ms", "ttft_max_ms"} <= {f.axis for f in found(build.run(slow_leg(0.151)), "spread")}
+    assert "ttft_max_ms" not in axes
+    assert "ttft_max_ms" in {f.axis for f in found(build.run(slow_leg(0.151)), "spread")}
 
 
 def test_the_recipe_sets_the_limit(build: Any, found: Any) -> None:

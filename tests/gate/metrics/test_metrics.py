@@ -179,3 +179,10 @@ def test_itl_gaps_add_up_to_the_stream(events: list[tuple[int, int]]) -> None:
     gaps = itl_ms(row)
     assert sum(gaps) == pytest.approx(stamps[-1] - stamps[0])
     assert len(gaps) == sum(tokens for _, tokens in reads(row)[1:])
+
+
+def test_a_p90_of_fewer_than_ten_requests_is_not_shown_beside_the_maximum_it_equals() -> None:
+    few, enough = ({axis.name for axis in axes_for(count)} for count in (9, 10))
+    assert not {name for name in few if "_p90_" in name}
+    assert {"ttft_p90_ms", "ttft_max_ms", "itl_p90_ms"} <= enough
+    assert "ttft_p90_ms" in {axis.name for axis in axes_for(9, primary=("ttft_p90_ms",))}

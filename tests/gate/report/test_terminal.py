@@ -47,5 +47,5 @@ def test_where_the_report_is(golden: ModuleType) -> None:
 def test_a_report_without_cells_still_prints(golden: ModuleType) -> None:
     empty = golden.report().model_copy(update={"cells": (), "tokens": (), "concurrencies": (), "counts": {}})
     text = terminal.render(empty)
-    assert "0 cells" in text
+    assert "0 primary cells; 0 token cells; 0 observations" in text
     assert "not compared" in text

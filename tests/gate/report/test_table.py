@@ -1,0 +1,79 @@
+"""The words of the tables: what is counted, which finding is shown, and what a footnote explains."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from gate.observe.rows import Verdict
+from gate.report import html, markdown, table, terminal
+from gate.report.model import Reason, TokenCell
+
+
+def test_primary_cells_tokens_and_observations_are_counted_apart(golden: ModuleType) -> None:
+    assert table.counts_text(golden.report()) == (
+        "6 primary cells: 1 PASS, 1 FAIL, 2 INCONCLUSIVE, 2 VOID; 3 token cells: 2 PASS, 1 VOID; "
+        "3 observations: 2 PASS, 1 VOID"
+    )
+
+
+def test_a_sentence_says_what_was_found_and_needed_and_whether_it_binds(golden: ModuleType) -> None:
+    said = table.sentence(golden.report())
+    assert "at least as good as the oracle in 1, worse in 1" in said
+    assert "needs a ratio of 0.990" in said
+    assert said.endswith("does not bind: 2 reasons below.")
+    assert table.sentence(golden.report().model_copy(update={"binding": True})).endswith("This result binds.")
+
+
+def test_a_void_token_cell_has_no_figures_and_no_part_in_the_sum(golden: ModuleType) -> None:
+    report = golden.report()
+    assert table.token_row(report.tokens[2]) == ("–",) * 6 + ("0.25",)
+    assert table.token_text(report.tokens).startswith("22 of 24 sequences exact")
+    assert table.token_text(report.tokens[2:]) == "not validly compared"
+
+
+def ties(near_tie: int, margin: float) -> TokenCell:
+    return TokenCell(
+        concurrency=1,
+        sequences=12,
+        exact=12 - near_tie,
+        near_tie=near_tie,
+        diverged=0,
+        unjudged=0,
+        max_margin_nats=margin,
+        bound_nats=0.25,
+        verdict=Verdict.PASS,
+    )
+
+
+@pytest.mark.parametrize(("near_tie", "said"), [(2, False), (10, True)])
+def test_random_weights_are_named_only_where_most_sequences_are_ties(near_tie: int, said: bool) -> None:
+    assert ("random weights" in table.token_text([ties(near_tie, 0.1)])) is said
+
+
+def test_a_negative_margin_and_a_ratio_outside_its_interval_have_footnotes(golden: ModuleType) -> None:
+    report = golden.report()
+    cells = (report.cells[0].model_copy(update={"ratio": 1.3}), *report.cells[1:])
+    odd = report.model_copy(update={"cells": cells, "tokens": (ties(1, -0.02),)})
+    for text in (terminal.render(odd, width=400), markdown.render(odd), html.render(odd)):
+        assert "1.240–1.260" in text
+        assert table.OUTSIDE in text
+        assert "A negative margin" in text
+    for text in (terminal.render(report), markdown.render(report), html.render(report)):
+        assert table.OUTSIDE not in text
+        assert "A negative margin" not in text
+
+
+def test_of_several_legs_the_worst_is_shown_with_their_number(golden: ModuleType) -> None:
+    report = golden.report()
+    said = [
+        Reason(code="foreign-load", message=f"{cores} cores", hint="h", leg_id=leg, beyond=cores / 0.25)
+        for leg, cores in (("006", 0.3), ("007", 0.9), ("008", 0.5))
+    ]
+    cells = tuple(
+        c.model_copy(update={"reasons": tuple(said)}) if c.verdict is Verdict.VOID else c for c in report.cells
+    )
+    made = report.model_copy(update={"cells": cells, "tokens": ()})
+    why = next(w for w in table.reasons(made) if w.code == "foreign-load")
+    assert why.message == "0.9 cores (the worst of 3 legs)"
