@@ -13,18 +13,21 @@ from torch import Tensor
 from engine.kernels.skinny import MAX_TOKENS
 from engine.models.caches import AttentionCache, Caches, GdnCache
 from engine.models.config import TextConfig
-from engine.models.fused_layers import MLP, Attention, GatedDeltaNet, Norm, Space, asked, nvfp4
+from engine.models.fused_layers import MLP, Attention, GatedDeltaNet, Norm, Space, asked
 from engine.models.layers import Source
 from engine.models.step import Step
 from engine.ops import rope
 from engine.ops.attention import cuda as attention_cuda
-from engine.ops.linear.cuda import Scratch, pack_w4a16, project
+from engine.ops.linear.cuda import Scratch, pack, project
 from engine.ops.norm.cuda import MAX_WIDTH
 from engine.ops.rope.cuda import HEAD_DIM, ROTARY_DIM
 from engine.weights.loader import ModelWeights
 from engine.weights.quantization import Scheme
 
 NVFP4 = (Scheme.NVFP4, Scheme.NVFP4_PACKED)
+FP8 = (Scheme.FP8_STATIC, Scheme.FP8_DYNAMIC)
+TOGETHER = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("in_proj_qkv", "in_proj_z"))
+"""Projections of one input that are one product here: they must be stored in one scheme."""
 
 
 class DecoderLayer:
@@ -64,7 +67,7 @@ class FusedForCausalLM:
         device = self.embed_tokens.device
         self.layers = [DecoderLayer(source, i) for i in range(config.num_hidden_layers)]
         self.norm = Norm(source, "norm")
-        self.lm_head = pack_w4a16(nvfp4(source, "lm_head"))
+        self.lm_head = pack(source.weights.linear("lm_head"))
         table = rope.table(max_positions, config.rotary_dim, config.rope_theta, source.dtype)
         self.space = Space(
             scratch=Scratch(max(_scratch_bytes(layer) for layer in self.layers), device),
@@ -107,7 +110,7 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
     if dtype != torch.bfloat16:
         return f"{str(dtype).removeprefix('torch.')} activations (bfloat16 is)"
     if config.tie_word_embeddings:
-        return "an lm_head that is the embedding (an NVFP4 one is)"
+        return "an lm_head that is the embedding (one of its own is)"
     group = config.num_attention_heads // config.num_key_value_heads
     sizes = {
         "hidden_size": (config.hidden_size, config.hidden_size % 256 == 0 and config.hidden_size <= MAX_WIDTH),
@@ -126,13 +129,17 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
         leaf = name.rpartition(".")[2]
         wanted: tuple[Scheme, ...]
         if ".mlp." in name or name == "lm_head":
-            wanted = NVFP4
+            wanted = NVFP4 + FP8
         elif leaf in ("in_proj_b", "in_proj_a"):
             wanted = (Scheme.NONE,)
         else:
-            wanted = (Scheme.FP8_STATIC,)
+            wanted = FP8
         if scheme not in wanted:
             return f"{name} in {scheme.name} ({' or '.join(s.name for s in wanted)} is)"
         if scheme is Scheme.NONE and weights.checkpoint.tensors[f"{name}.weight"].dtype != "BF16":
             return f"{name} in {weights.checkpoint.tensors[f'{name}.weight'].dtype} (BF16 is)"
+        parent = name.removesuffix(leaf)
+        together: tuple[str, ...] = next((names for names in TOGETHER if leaf in names), (leaf,))
+        if any(weights.schemes[f"{parent}{other}"] is not scheme for other in together):
+            return f"{' and '.join(together)} of {parent.removesuffix('.')} in different schemes (the same is)"
     return None

@@ -20,10 +20,10 @@ from engine.ops import attention, gdn
 from engine.ops.attention import cuda as attention_cuda
 from engine.ops.attention.cuda_prefill import gate as attention_gate
 from engine.ops.gdn import cuda as gdn_cuda
-from engine.ops.linear.cuda import Scratch, pack_gate_up, pack_w4a16, pack_w8a8, planes, project, swiglu
+from engine.ops.linear.cuda import Scratch, pack, pack_gate_up, pack_w8a8, planes, project, swiglu
 from engine.ops.norm.cuda import Normed, add_norm
 from engine.ops.rope.cuda import qk_norm_rope
-from engine.weights.types import DenseWeight, Fp8Weight, Nvfp4Weight, WeightError, fuse
+from engine.weights.types import DenseWeight, Fp8Weight, WeightError, fuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +36,6 @@ class Space:
     """int32 [max_num_seqs · Hk], zeros between launches."""
     cos_sin: Tensor
     """bf16 [positions, 64]."""
-
-
-def nvfp4(source: Source, name: str) -> Nvfp4Weight:
-    weight = source.weights.linear(name)
-    if not isinstance(weight, Nvfp4Weight):
-        raise WeightError(f"{name}: found {type(weight).__name__}, expected Nvfp4Weight")
-    return weight
 
 
 def fp8(source: Source, *names: str) -> Fp8Weight:
@@ -92,8 +85,9 @@ class MLP:
     """SwiGLU in two launches."""
 
     def __init__(self, source: Source, name: str) -> None:
-        self.gate_up_proj = pack_gate_up(nvfp4(source, f"{name}.gate_proj"), nvfp4(source, f"{name}.up_proj"))
-        self.down_proj = pack_w4a16(nvfp4(source, f"{name}.down_proj"))
+        linear = source.weights.linear
+        self.gate_up_proj = pack_gate_up(linear(f"{name}.gate_proj"), linear(f"{name}.up_proj"))
+        self.down_proj = pack(linear(f"{name}.down_proj"))
 
     def __call__(self, x: Tensor, space: Space) -> Tensor:
         """bf16 [tokens, hidden] -> planes."""
@@ -119,8 +113,10 @@ class Attention:
         self, norm: Norm, parts: Tensor | None, residual: Tensor, step: Step, cache: AttentionCache, space: Space
     ) -> tuple[Tensor, Tensor]:
         """-> (planes, residual)."""
-        normed, residual = norm.add(parts, residual, want_out=False, input_scale=self.qkv_proj.input_scale)
-        qkv = project(asked(normed.quantised), self.qkv_proj, space.scratch)
+        scale = self.qkv_proj.input_scale
+        normed, residual = norm.add(parts, residual, want_out=scale is None, input_scale=scale)
+        x = normed.out if scale is None else normed.quantised
+        qkv = project(asked(x), self.qkv_proj, space.scratch)
         q = qk_norm_rope(
             qkv,
             self.q_norm.scale,
@@ -196,15 +192,17 @@ class GatedDeltaNet:
         """-> (planes, residual)."""
         # Beyond a few tokens the norm would be repeated too often beside the small product.
         few = residual.shape[0] <= MAX_TOKENS
+        scale = self.in_proj_qkvz.input_scale
         normed, residual = norm.add(
             parts,
             residual,
-            want_out=not few,
-            input_scale=self.in_proj_qkvz.input_scale,
+            want_out=not few or scale is None,
+            input_scale=scale,
             small_weight=self.in_proj_ba if few else None,
         )
         ba = asked(normed.small) if few else F.linear(asked(normed.out), self.in_proj_ba)
-        qkvz = project(asked(normed.quantised), self.in_proj_qkvz, space.scratch)
+        x = normed.out if scale is None else normed.quantised
+        qkvz = project(asked(x), self.in_proj_qkvz, space.scratch)
         mixed = []
         if step.decodes:
             mixed.append(self._decode(qkvz, ba, step, cache, space))
@@ -232,7 +230,8 @@ class GatedDeltaNet:
 
         first = step.decodes
         width = self.core.value_heads * self.core.value_dim
-        out = torch.empty(qkvz.shape[0] - first, width, dtype=torch.float8_e4m3fn, device=qkvz.device)
+        dtype = torch.bfloat16 if self.out_proj.input_scale is None else torch.float8_e4m3fn
+        out = torch.empty(qkvz.shape[0] - first, width, dtype=dtype, device=qkvz.device)
         for run in step.runs:
             rows, target = slice(run.start, run.end), out[run.start - first : run.end - first]
             state = (cache.conv, cache.recurrent, run.state_slot)
@@ -241,7 +240,7 @@ class GatedDeltaNet:
 
 
 def _join(parts: list[Tensor]) -> Tensor:
-    """e4m3 rows one after another; as bytes, since not every operator has a float8 form."""
+    """Rows one after another; as bytes, since not every operator has a float8 form."""
     if len(parts) == 1:
         return parts[0]
-    return torch.cat([p.view(torch.uint8) for p in parts]).view(torch.float8_e4m3fn)
+    return torch.cat([p.view(torch.uint8) for p in parts]).view(parts[0].dtype)

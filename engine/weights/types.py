@@ -143,7 +143,7 @@ class DenseWeight:
 Weight = Nvfp4Weight | Fp8Weight | DenseWeight
 
 
-def _input_scale(shards: Sequence[Fp8Weight]) -> Tensor | None:
+def fused_input_scale(shards: Sequence[Fp8Weight]) -> Tensor | None:
     """One scale for the shared input: the largest, which saturates no more than any shard's own. So does vLLM."""
     scales = [s.input_scale for s in shards if s.input_scale is not None]
     if not scales:
@@ -176,7 +176,7 @@ def fuse(shards: Sequence[Weight]) -> Weight:
         return Fp8Weight(
             weight=_cat_fp8([s.weight for s in fp8]),
             row_scale=torch.cat([s.row_scale for s in fp8]),
-            input_scale=_input_scale(fp8),
+            input_scale=fused_input_scale(fp8),
         )
     dense = [s.weight for s in shards if isinstance(s, DenseWeight)]
     if len({d.dtype for d in dense}) > 1:

@@ -10,6 +10,7 @@ from engine.ops import gdn
 from engine.ops.attention import cuda_prefill as attention_prefill
 from engine.ops.gdn import GdnWeights
 from engine.ops.linear import cuda
+from engine.ops.linear.quantize import quantize_per_token
 from engine.weights.types import Fp8Weight, Nvfp4Weight
 from tests.ops.poison import relative_error
 
@@ -75,6 +76,30 @@ def test_w8a8(m, n, k, cuda_generator):
     packed = cuda.pack_w8a8(weight)
     assert relative_error(cuda.project(x, packed, space), expected) < BF16_ERROR
     assert relative_error(cuda.planes(x, packed, space).sum(0), expected) < BF16_ERROR
+
+
+@pytest.mark.parametrize("m", TOKENS)
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_w8a8_with_a_scale_per_token(m, n, k, cuda_generator):
+    weight, space = fp8(n, k, cuda_generator), scratch(n, k)
+    weight = Fp8Weight(weight.weight, weight.row_scale, None)
+    x = (torch.randn(m, k, device="cuda", generator=cuda_generator) * torch.rand(m, 1, device="cuda")).bfloat16()
+    values, scale = quantize_per_token(x)
+    expected = (values.double() * scale) @ weight.dequantize(torch.float32).double().T
+    packed = cuda.pack_w8a8(weight)
+    assert relative_error(cuda.project(x, packed, space), expected) < BF16_ERROR
+    assert relative_error(cuda.planes(x, packed, space).sum(0), expected) < BF16_ERROR
+
+
+@pytest.mark.parametrize("m", TOKENS)
+@pytest.mark.parametrize(("n", "k"), SIZES)
+def test_swiglu_of_fp8(m, n, k, cuda_generator):
+    gate, up = (Fp8Weight(w.weight, w.row_scale, None) for w in (fp8(n, k, cuda_generator), fp8(n, k, cuda_generator)))
+    x = torch.randn(m, k, device="cuda", generator=cuda_generator).bfloat16()
+    values, scale = quantize_per_token(x)
+    gate_y, up_y = ((values.double() * scale) @ w.dequantize(torch.float32).double().T for w in (gate, up))
+    out = cuda.swiglu(x, cuda.pack_gate_up(gate, up), scratch(2 * n, k))
+    assert relative_error(out, F.silu(gate_y) * up_y) < SWIGLU_ERROR
 
 
 @pytest.mark.parametrize("m", TOKENS)

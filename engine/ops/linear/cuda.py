@@ -15,11 +15,12 @@ from torch import Tensor
 
 from engine.kernels import library
 from engine.kernels.skinny import MAX_TOKENS, TILE_ROWS
+from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
 from engine.ops.w4a16 import pack as w4a16_pack
 from engine.ops.w4a16.cuda import w4a16, w4a16_partial, w4a16_swiglu
 from engine.ops.w8a8 import pack as w8a8_pack
 from engine.ops.w8a8.cuda import w8a8, w8a8_partial
-from engine.weights.types import Fp8Weight, Nvfp4Weight, WeightError
+from engine.weights.types import Fp8Weight, Nvfp4Weight, Weight, WeightError, fused_input_scale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,14 +45,14 @@ class W4A16:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class W8A8:
-    """An FP8 matrix [n, k] in units, for inputs quantised to E4M3 with one static scale."""
+    """An FP8 matrix [n, k] in units, for inputs in E4M3."""
 
     units: Tensor
     """uint8 [n/16, k/128, 2048]."""
     row_scale: Tensor
-    """fp32 [n]: the weight's times input_scale, since nothing stands between the two in a product."""
-    input_scale: Tensor
-    """fp32 []."""
+    """fp32 [n]: the weight's, times a static input_scale, since nothing stands between the two in a product."""
+    input_scale: Tensor | None
+    """fp32 []: of every input. None: one scale per token, found at run time."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -70,18 +71,36 @@ def pack_w4a16(weight: Nvfp4Weight) -> W4A16:
     return W4A16(w4a16_pack.pack(weight.packed, weight.block_scale), weight.row_scale)
 
 
-def pack_gate_up(gate: Nvfp4Weight, up: Nvfp4Weight) -> W4A16:
-    """One matrix of 2n rows, eight of gate and eight of up in turn: what `swiglu` expects."""
-    packed = w4a16_pack.interleave(gate.packed, up.packed)
-    block_scale = w4a16_pack.interleave(gate.block_scale, up.block_scale)
-    return W4A16(w4a16_pack.pack(packed, block_scale), w4a16_pack.interleave(gate.row_scale, up.row_scale))
-
-
 def pack_w8a8(weight: Fp8Weight) -> W8A8:
-    """Raises WeightError for a weight whose input is quantised per token."""
-    if weight.input_scale is None:
-        raise WeightError("w8a8: found no input_scale (dynamic, per token); expected a static one")
-    return W8A8(w8a8_pack.pack(weight.weight), weight.row_scale * weight.input_scale, weight.input_scale)
+    scale = weight.input_scale
+    row_scale = weight.row_scale if scale is None else weight.row_scale * scale
+    return W8A8(w8a8_pack.pack(weight.weight), row_scale, scale)
+
+
+def pack(weight: Weight) -> Packed:
+    """Raises WeightError for a dense weight."""
+    match weight:
+        case Nvfp4Weight():
+            return pack_w4a16(weight)
+        case Fp8Weight():
+            return pack_w8a8(weight)
+    raise WeightError("found a dense weight, expected NVFP4 or FP8")
+
+
+def pack_gate_up(gate: Weight, up: Weight) -> Packed:
+    """One matrix of 2n rows, eight of gate and eight of up in turn: what `swiglu` expects.
+
+    Raises WeightError for weights of two kinds.
+    """
+    if isinstance(gate, Nvfp4Weight) and isinstance(up, Nvfp4Weight):
+        packed = w4a16_pack.interleave(gate.packed, up.packed)
+        block_scale = w4a16_pack.interleave(gate.block_scale, up.block_scale)
+        return W4A16(w4a16_pack.pack(packed, block_scale), w4a16_pack.interleave(gate.row_scale, up.row_scale))
+    if isinstance(gate, Fp8Weight) and isinstance(up, Fp8Weight):
+        scale = fused_input_scale([gate, up])
+        rows = w4a16_pack.interleave(gate.weight, up.weight)
+        return pack_w8a8(Fp8Weight(rows, w4a16_pack.interleave(gate.row_scale, up.row_scale), scale))
+    raise WeightError(f"gate is {type(gate).__name__} and up {type(up).__name__}, expected both NVFP4 or both FP8")
 
 
 class Scratch:
@@ -108,36 +127,61 @@ class Scratch:
 
 
 def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
-    """x bf16 (W4A16) or e4m3 (W8A8) [m, k] -> bf16 [m, n]."""
-    if x.shape[0] <= MAX_TOKENS:
-        product = w4a16 if isinstance(weight, W4A16) else w8a8
-        out: Tensor = product(x, weight.units, weight.row_scale, dependent=True)
-        return out
-    matrix = scratch.rows(weight).t()
+    """x bf16 [m, k], or e4m3 for a W8A8 weight with a static scale -> bf16 [m, n]."""
+    out: Tensor
+    few = x.shape[0] <= MAX_TOKENS
     if isinstance(weight, W4A16):
-        return torch.mm(x, matrix)
-    ones = torch.ones(x.shape[0], 1, device=x.device)
-    return torch._scaled_mm(x, matrix, scale_a=ones, scale_b=weight.row_scale[None], out_dtype=torch.bfloat16)
+        if not few:
+            return torch.mm(x, scratch.rows(weight).t())
+        out = w4a16(x, weight.units, weight.row_scale, dependent=True)
+        return out
+    x, token_scale = _e4m3(x, weight)
+    if not few:
+        scale = torch.ones(x.shape[0], 1, device=x.device) if token_scale is None else token_scale
+        matrix = scratch.rows(weight).t()
+        out = torch._scaled_mm(x, matrix, scale_a=scale, scale_b=weight.row_scale[None], out_dtype=torch.bfloat16)
+        return out
+    if token_scale is not None:
+        # The kernel knows one scale per row; the token's comes before the one rounding all the same.
+        out = w8a8_partial(x, weight.units, weight.row_scale, dependent=True).sum(0)
+        return (out * token_scale).bfloat16()
+    out = w8a8(x, weight.units, weight.row_scale, dependent=True)
+    return out
 
 
 def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     """The same product as fp32 [parts, m, n] whose sum over parts it is: what `norm.cuda.add_norm` reads."""
-    if x.shape[0] <= MAX_TOKENS:
-        product = w4a16_partial if isinstance(weight, W4A16) else w8a8_partial
-        out: Tensor = product(x, weight.units, weight.row_scale, dependent=True)
-        return out
+    out: Tensor
+    few = x.shape[0] <= MAX_TOKENS
     if isinstance(weight, W4A16):
-        return torch.mm(x, scratch.rows(weight).t(), out_dtype=torch.float32)[None]
-    return project(x, weight, scratch).float()[None]
-
-
-def swiglu(x: Tensor, weight: W4A16, scratch: Scratch) -> Tensor:
-    """silu(gate x) · up x with a weight of `pack_gate_up`: bf16 [m, k] -> bf16 [m, n/2]."""
-    if x.shape[0] <= MAX_TOKENS:
-        out: Tensor = w4a16_swiglu(x, weight.units, weight.row_scale, dependent=True)
+        if not few:
+            return torch.mm(x, scratch.rows(weight).t(), out_dtype=torch.float32)[None]
+        out = w4a16_partial(x, weight.units, weight.row_scale, dependent=True)
         return out
+    if not few:
+        return project(x, weight, scratch).float()[None]
+    x, token_scale = _e4m3(x, weight)
+    out = w8a8_partial(x, weight.units, weight.row_scale, dependent=True)
+    return out if token_scale is None else out.mul_(token_scale)
+
+
+def swiglu(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
+    """silu(gate x) · up x with a weight of `pack_gate_up`: [m, k] -> bf16 [m, n/2]."""
+    if isinstance(weight, W4A16) and x.shape[0] <= MAX_TOKENS:
+        fused: Tensor = w4a16_swiglu(x, weight.units, weight.row_scale, dependent=True)
+        return fused
     y = project(x, weight, scratch)
     m, n = y.shape
     out = y.new_empty(m, n // 2)
     library.call("engine_swiglu", y.device, y, out, m, n // 2)
     return out
+
+
+def _e4m3(x: Tensor, weight: W8A8) -> tuple[Tensor, Tensor | None]:
+    """x ready for the product, and its scale per token (fp32 [m, 1]) where the weight's is not static."""
+    if x.dtype == torch.float8_e4m3fn:
+        return x, None
+    if weight.input_scale is not None:
+        return quantize_per_tensor(x, weight.input_scale).to(torch.float8_e4m3fn), None
+    values, scale = quantize_per_token(x)
+    return values.to(torch.float8_e4m3fn), scale

@@ -53,8 +53,28 @@ def test_the_27b_is_taken():
     assert refused() is None
 
 
-def test_packed_nvfp4_is_taken():
-    assert refused(changed={"layers.0.mlp.up_proj": Scheme.NVFP4_PACKED}) is None
+def test_compressed_tensors_is_taken():
+    """Packed NVFP4, FP8 with a scale per token for the towers, lm_head and the MLP of some layers."""
+    config = TextConfig(**SIZES)
+    stored = weights(config)
+    for name, found in stored.schemes.items():
+        if found is Scheme.FP8_STATIC or name == "lm_head" or name.startswith("layers.3.mlp"):
+            stored.schemes[name] = Scheme.FP8_DYNAMIC
+        elif found is Scheme.NVFP4:
+            stored.schemes[name] = Scheme.NVFP4_PACKED
+    assert obstacle(stored, config, torch.bfloat16) is None
+
+
+@pytest.mark.parametrize(
+    ("module", "found", "reason"),
+    [
+        ("layers.0.mlp.up_proj", Scheme.FP8_STATIC, "gate_proj and up_proj of layers.0.mlp"),
+        ("layers.3.self_attn.k_proj", Scheme.FP8_DYNAMIC, "q_proj and k_proj and v_proj of layers.3.self_attn"),
+        ("layers.1.linear_attn.in_proj_z", Scheme.FP8_DYNAMIC, "in_proj_qkv and in_proj_z of layers.1.linear_attn"),
+    ],
+)
+def test_one_product_in_two_schemes_is_refused(module, found, reason):
+    assert refused(changed={module: found}) == f"{reason} in different schemes (the same is)"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +89,7 @@ def test_packed_nvfp4_is_taken():
         ({"linear_key_head_dim": 64}, "linear_key_head_dim = 64"),
         ({"linear_value_head_dim": 64}, "linear_value_head_dim = 64"),
         ({"vocab_size": 1000}, "vocab_size = 1000"),
-        ({"tie_word_embeddings": True}, "an lm_head that is the embedding (an NVFP4 one is)"),
+        ({"tie_word_embeddings": True}, "an lm_head that is the embedding (one of its own is)"),
     ],
 )
 def test_sizes_are_refused_by_name(sizes, reason):
@@ -79,10 +99,10 @@ def test_sizes_are_refused_by_name(sizes, reason):
 @pytest.mark.parametrize(
     ("module", "found"),
     [
-        ("layers.3.self_attn.q_proj", Scheme.FP8_DYNAMIC),
+        ("layers.3.self_attn.o_proj", Scheme.NVFP4),
         ("layers.1.mlp.down_proj", Scheme.NONE),
         ("layers.2.linear_attn.in_proj_b", Scheme.FP8_STATIC),
-        ("lm_head", Scheme.FP8_STATIC),
+        ("lm_head", Scheme.NONE),
     ],
 )
 def test_schemes_are_refused_by_module(module, found):
