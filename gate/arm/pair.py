@@ -17,6 +17,7 @@ from gate.observe import gpu
 from gate.observe.rows import ARMS, Arm, LegRow
 from gate.plan import Plan, PlannedLeg
 from gate.units import gib
+from oracle.verify import verify_running
 
 MAX_RESTARTS = 1
 """Per arm: one crash may be an accident; a second one ends the run, with everything measured so far kept."""
@@ -50,7 +51,8 @@ class Pair:
     def ready(self, leg: PlannedLeg) -> Server:
         """The leg's server, ready; the other one warm beside it, or gone.
 
-        Raises ArmError when a server cannot be started, or broke again after its restart.
+        Raises ArmError when a server cannot be started, or broke again after its restart; OracleError when a vLLM is
+        not the pinned one by what it reports.
         """
         broken = self._broken.pop(leg.arm, None)
         if broken is not None:
@@ -105,7 +107,11 @@ class Pair:
             return
         plan = self._plan.arm(arm)
         self._say(messages.starting(arm, plan.kind, plan.url))
-        self._servers[arm] = start(plan, self._logs / f"{arm}.log", self._plan.recipe.protocol.ready_timeout_s)
+        server = start(plan, self._logs / f"{arm}.log", self._plan.recipe.protocol.ready_timeout_s)
+        self._servers[arm] = server
+        if plan.kind == "vllm":
+            # What is installed was compared before the start; this is what really answers at the port.
+            verify_running(server.url, self._plan.recipe.oracle.platform)
 
     def _restart(self, arm: Arm, reason: str) -> None:
         self._stop(arm)

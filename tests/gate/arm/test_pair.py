@@ -11,7 +11,7 @@ import pytest
 
 from gate import recipe as recipes
 from gate.arm import pair as pairs
-from gate.errors import ArmError
+from gate.errors import ArmError, OracleError
 from gate.observe.rows import Arm, LegRow
 from gate.plan import ArmPlan, Plan, PlannedLeg, Vocabulary, make_plan
 
@@ -189,3 +189,24 @@ def test_gpu_memory_is_waited_for(stage: Stage, tmp_path: Path, monkeypatch: pyt
     pair.ready(made.legs[0])
     pair.stop_all()
     assert len(stage.events) == 4
+
+
+def test_a_vllm_that_reports_another_version_than_the_pin_ends_the_run_and_is_stopped(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def other_version(url: str, platform: str) -> None:
+        asked.append((url, platform))
+        raise OracleError("vllm 0.24.0 answers", expected="0.25.0")
+
+    monkeypatch.setattr(pairs, "verify_running", other_version)
+    small = plan("both")
+    pinned = small.model_copy(update={"oracle": small.oracle.model_copy(update={"kind": "vllm"})})
+    with (
+        pytest.raises(OracleError, match=r"0\.24\.0 answers; expected 0\.25\.0"),
+        pairs.Pair(pinned, tmp_path, str) as pair,
+    ):
+        pair.ready(pinned.legs[0])
+    assert asked == [("http://x", "cuda")]
+    assert [event for event in stage.events if event.endswith("oracle")] == ["+oracle", "-oracle"]
