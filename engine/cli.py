@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import resource
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -188,7 +190,7 @@ def bench_step(
     kv_cache_dtype: KvCacheDtype = _CACHE.kv_cache_dtype,  # type: ignore[assignment]
 ) -> None:
     """A decoding step of MODEL, kernel by kernel."""
-    sizes = _ids(batch) or []
+    sizes = _sizes("--batch", batch)
     runner = _bench_runner(model, max(sizes), context + steps + 64, kv_cache_dtype)
     for size in sizes:
         typer.echo("\n".join(runner.decode(size, context, steps).lines()) + "\n")
@@ -202,7 +204,7 @@ def bench_prefill(
     kv_cache_dtype: KvCacheDtype = _CACHE.kv_cache_dtype,  # type: ignore[assignment]
 ) -> None:
     """One prompt of MODEL in one step, kernel by kernel."""
-    sizes = _ids(tokens) or []
+    sizes = _sizes("--tokens", tokens)
     runner = _bench_runner(model, 1, max(sizes), kv_cache_dtype)
     for size in sizes:
         typer.echo("\n".join(runner.prefill(size, steps).lines()) + "\n")
@@ -210,11 +212,16 @@ def bench_prefill(
 
 def _bench_runner(model: Path, sequences: int, length: int, kv_cache_dtype: str) -> StepBench:
     from engine.bench_step import StepBench
-    from engine.runner import load_runner
+    from engine.server.loading import check_folder, load_runner
 
+    check_folder(model)
     cache = CacheConfig(kv_cache_dtype=kv_cache_dtype)
     limits = SchedulerConfig(max_num_seqs=sequences, max_model_len=length)
-    return StepBench(load_runner(EngineConfig(ModelConfig(model), cache, limits)))
+    began = time.monotonic()
+    runner = load_runner(EngineConfig(ModelConfig(model, device="cuda"), cache, limits))
+    peak_rss_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    typer.echo(f"loaded in {time.monotonic() - began:.1f} s, peak host RSS {peak_rss_bytes / 2**30:.2f} GiB\n")
+    return StepBench(runner)
 
 
 def main() -> None:
@@ -240,6 +247,13 @@ def run(arguments: list[str]) -> int:
 def _complain(message: str, code: int) -> int:
     typer.echo(f"engine: {message}", err=True)
     return code
+
+
+def _sizes(option: str, text: str) -> list[int]:
+    parts = text.replace(",", " ").split()
+    if not parts or not all(part.isdecimal() and 0 < int(part) <= 2**20 for part in parts):
+        raise UsageError(f"{option} is {text[:60]!r}; expected sizes separated by commas, such as 1,8,32")
+    return [int(part) for part in parts]
 
 
 def _ids(text: str | None) -> list[int] | None:

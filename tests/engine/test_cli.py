@@ -39,6 +39,9 @@ def complaint(capsys, arguments, code):
         (["generate", "x", "--prompt-ids", "1,-2"], "1,-2"),
         (["generate", "x", "--prompt-ids", ","], "','"),
         (["generate", "x", "--prompt-ids", "9" * 5000], "999"),
+        (["bench", "step", "x", "--batch", "1,0"], "--batch is '1,0'"),
+        (["bench", "step", "x", "--batch", "9999999"], "--batch"),
+        (["bench", "prefill", "x", "--tokens", "many"], "--tokens is 'many'"),
         (["generate", "x", "--prompt", "a", "--temperature", "nan"], "temperature"),
         (["generate", "x", "--prompt", "a", "--temperature", "1e39"], "--temperature"),
         (["generate", "x", "--prompt", "a", "--top-p", "nan"], "--top-p"),
@@ -53,6 +56,12 @@ def test_missing_checkpoints_are_one_line_and_69(capsys, tmp_path):
     for command in (["serve"], ["generate", "--prompt", "x"]):
         assert "no folder" in complaint(capsys, [*command, str(tmp_path / "nothing")], 69)
         assert "config.json" in complaint(capsys, [*command, str(tmp_path)], 69)
+
+
+def test_bench_without_a_gpu_is_one_line_and_69(capsys, monkeypatch, tiny_checkpoint, tmp_path):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert "no folder" in complaint(capsys, ["bench", "step", str(tmp_path / "nothing")], 69)
+    assert "torch sees no CUDA device" in complaint(capsys, ["bench", "prefill", str(tiny_checkpoint)], 69)
 
 
 def test_no_arguments_and_help_show_the_commands(capsys):
