@@ -1,4 +1,4 @@
-"""Whether a grid binds: what the full protocol asks for, and what of it was missing (docs/verdict.md, step 9)."""
+"""7 Whether a grid binds: what the full protocol asks for, and what of it was missing (docs/verdict.md, step 9)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ MIN_REPETITIONS = 3
 
 def missing(evidence: Evidence, band: Band) -> Iterator[str]:
     """One sentence for each thing that keeps the grid from binding; nothing when it binds."""
-    protocol = evidence.plan.recipe.protocol
+    declared = (evidence.plan.declared or evidence.plan.recipe).protocol
     if band.source == "assumed":
         share = f"{100 * band.share:.1f} %"
         yield f"band of {share} is assumed: recording a host's A/A history is not built yet, so that no grid binds yet"
     if evidence.repetitions < MIN_REPETITIONS:
         yield f"{evidence.repetitions} repetitions, fewer than {MIN_REPETITIONS}"
+    if evidence.repetitions < declared.repetitions:
+        yield f"{evidence.repetitions} repetitions, the recipe declares {declared.repetitions}"
+    residency = evidence.plan.recipe.protocol.residency
+    if residency != declared.residency:
+        yield f"residency {residency}, the recipe declares {declared.residency}"
     yield from _weakened(evidence.plan.recipe)
-    left_out = sorted(set(protocol.concurrency) - set(evidence.concurrencies))
+    left_out = sorted(set(declared.concurrency) - set(evidence.concurrencies))
     if left_out:
         yield f"declared concurrencies not measured: {', '.join(map(str, left_out))}"
     if evidence.missing or evidence.run.finished_at is None:

@@ -40,9 +40,9 @@ ResidencyOption = Annotated[
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the prompts.")]
 CoinOption = Annotated[str | None, typer.Option("--coin", help="candidate or oracle opens; tossed if not given.")]
 PortOption = Annotated[int, typer.Option("--port", help="The candidate's port; the oracle gets the next one.")]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder of all results.")]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder of all results.", show_default="the project's results")]
 RunArgument = Annotated[str | None, typer.Argument(help="Run id, its beginning, or a folder; the newest if left out.")]
-RESULTS = Path("results")
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 PORT = 18101
 
 
@@ -83,12 +83,16 @@ def plan(
     port: PortOption = PORT,
     as_json: Annotated[bool, typer.Option("--json", help="The plan as a run would store it.")] = False,
 ) -> None:
-    """Print what a run would do: legs in order, both command lines, the plan's id. Starts nothing."""
-    from gate.inputs import Asked, plan_for
+    """Print what a run would do; starts nothing.
+
+    Legs in order, both command lines, the plan's id and the command that repeats it.
+    """
+    from gate.inputs import Asked, again, plan_for
     from gate.listing import plan_text
 
-    made = plan_for(Asked(recipe, model, conc, reps, candidate, oracle, residency, seed, coin, port))
-    typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made))
+    asked = Asked(recipe, model, conc, reps, candidate, oracle, residency, seed, coin, port)
+    made = plan_for(asked)
+    typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made, again(asked, made)))
 
 
 @app.command()

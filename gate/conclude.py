@@ -14,6 +14,7 @@ from gate.judge import judge
 from gate.observe.store import Store, read_run
 from gate.report import html, jsonfile, markdown, plots, terminal
 from gate.report.model import Cell, Report
+from gate.runs import failure, from_here
 
 PLAIN_WIDTH = 120
 """Columns where standard output is a file or a pipe."""
@@ -50,7 +51,7 @@ def print_table(report: Report, folder: Path, every: bool = False) -> None:
     console = Console()
     width = console.width if console.is_terminal else PLAIN_WIDTH
     text = terminal.render(
-        report, all_cells=every, colour=console.is_terminal, width=width, where=str(folder / "report.html")
+        report, all_cells=every, colour=console.is_terminal, width=width, where=from_here(folder / "report.html")
     )
     try:
         sys.stdout.write(text)
@@ -69,6 +70,11 @@ def stored(folder: Path) -> Report:
     try:
         return jsonfile.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
+        if (why := failure(folder)) is not None:
+            raise StorageError(
+                f"{folder.name} ended before its first leg: {why}",
+                hint=f"mend that; then gate resume {folder.name} starts at leg 1",
+            ) from error
         raise StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one") from error
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         reason = str(error).splitlines()[0]

@@ -12,6 +12,7 @@ from gate.arm import Seat, allowed, plan_arm
 from gate.errors import UsageError
 from gate.metrics import AXIS_NAMES
 from gate.observe.rows import ARMS, Arm
+from gate.observe.source import source
 from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
 from gate.preflight import checkpoint
 from gate.recipe import Recipe, find, load, override
@@ -37,16 +38,25 @@ class Asked:
     """The candidate's; the oracle gets the next one."""
 
 
-def recipe_for(asked: Asked) -> Recipe:
-    """
+def declared(asked: Asked) -> Recipe:
+    """The recipe as its file has it.
+
     Raises:
-        UsageError: neither or both of recipe and model, an unknown one, or a value out of range.
+        UsageError: neither or both of recipe and model, or an unknown one.
     """
     if (asked.recipe is None) == (asked.model is None):
         raise UsageError("--recipe and --model: exactly one is needed", hint="gate recipe list shows the recipes")
-    recipe = load(asked.recipe) if asked.recipe is not None else find(asked.model or "")
+    return load(asked.recipe) if asked.recipe is not None else find(asked.model or "")
+
+
+def recipe_for(asked: Asked) -> Recipe:
+    """The recipe with the command line's choices in it.
+
+    Raises:
+        UsageError: as declared, or a value out of range.
+    """
     recipe = override(
-        recipe,
+        declared(asked),
         concurrency=None if asked.concurrency is None else levels(asked.concurrency),
         repetitions=asked.repetitions,
         residency=asked.residency,
@@ -59,6 +69,23 @@ def recipe_for(asked: Asked) -> Recipe:
             near = difflib.get_close_matches(name, AXIS_NAMES, 1)
             raise UsageError(f"primary axis {name!r} does not exist", hint=f"did you mean {near[0]!r}?" if near else "")
     return recipe
+
+
+def again(asked: Asked, plan: Plan) -> tuple[str, ...]:
+    """The command line that makes this very plan: what was typed, with the coin and the seed that it came to."""
+    options: tuple[tuple[str, object], ...] = (
+        ("--recipe", asked.recipe),
+        ("--model", asked.model),
+        ("--conc", asked.concurrency),
+        ("--reps", asked.repetitions),
+        ("--candidate", asked.candidate),
+        ("--oracle", asked.oracle),
+        ("--residency", asked.residency),
+        ("--coin", plan.coin),
+        ("--seed", plan.seed),
+        ("--port", None if asked.port == DEFAULT_PORT else asked.port),
+    )
+    return ("gate", "run", *(word for name, value in options if value is not None for word in (name, str(value))))
 
 
 def levels(text: str) -> tuple[int, ...]:
@@ -132,4 +159,6 @@ def plan_for(asked: Asked) -> Plan:
         candidate=candidate,
         oracle=oracle,
         vocabulary=Vocabulary(size=size, reserved=tuple(sorted(reserved))),
+        declared=declared(asked),
+        gate=source(),
     )

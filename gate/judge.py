@@ -1,4 +1,4 @@
-"""Raw records -> Report. Pure: checks, metrics, statistics, tokens, verdict, in that order.
+"""5 to 7 Raw records -> Report. Pure: checks, metrics, statistics, tokens, verdict, in that order.
 
 The same records give the same report, whenever `gate report` is asked.
 """

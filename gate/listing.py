@@ -12,8 +12,8 @@ from gate.runs import Entry
 from gate.units import DASH
 
 
-def plan_text(plan: Plan) -> str:
-    """Both arms, the legs in order, the id."""
+def plan_text(plan: Plan, command: Sequence[str]) -> str:
+    """Both arms, the legs in order, the id, the command line that repeats it."""
     workload, protocol = plan.recipe.workload, plan.recipe.protocol
     rows = [("leg", "arm", "conc", "rep", "requests", "prompts sha256")]
     rows += [
@@ -25,6 +25,8 @@ def plan_text(plan: Plan) -> str:
             f"plan       {plan.plan_id}",
             f"recipe     {plan.recipe.name}: {workload.prompt_tokens} in, {workload.output_tokens} out, "
             f"{workload.arrival} loop, residency {protocol.residency}, seed {plan.seed}, the {plan.coin} opens",
+            f"gate       {plan.gate.text() if plan.gate else 'no git commit'}",
+            f"repeat     {shlex.join(command)}",
             *_arm(plan.candidate),
             *_arm(plan.oracle),
             "",
@@ -35,13 +37,13 @@ def plan_text(plan: Plan) -> str:
 
 def runs_text(entries: Sequence[Entry], out: Path) -> str:
     if not entries:
-        return f"no runs under {out}"
+        return f"no runs under {out.resolve()}"
     rows = [("run", "host", "verdict", "binding", "legs")]
     for entry in entries:
         binding = DASH if entry.binding is None else "binding" if entry.binding else "indicative"
         legs = f"{entry.legs}/{DASH if entry.planned is None else entry.planned}"
         rows.append((entry.run_id, entry.host, entry.verdict or DASH, binding, legs + _unfinished(entry)))
-    return _columns(rows)
+    return f"{_columns(rows)}\nin {out.resolve()}"
 
 
 def recipes_text() -> str:
@@ -65,7 +67,9 @@ def _arm(arm: ArmPlan) -> list[str]:
 
 
 def _unfinished(entry: Entry) -> str:
-    return "" if entry.complete else " incomplete"
+    if entry.complete:
+        return ""
+    return " failed to start" if entry.failure is not None and not entry.legs else " incomplete"
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> str:

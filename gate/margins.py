@@ -1,4 +1,4 @@
-"""7 Asks the oracle for its margin at each first divergence, after the timed legs.
+"""4 Asks the oracle for its margin at each first divergence, after the timed legs.
 
 One token after prompt and common output, greedy, one request at a time, so that no batch changes the answer.
 """

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from gate.observe.rows import Finding
+from gate.units import duration
 
 ARM_DIED = "died"
 ARM_ANSWERS_NOTHING = "answered no request"
 INTERRUPTED = "interrupted: stopping both servers; what was measured so far is kept"
 
 
-def starting(arm: str, kind: str, url: str) -> str:
-    return f"attaching the {arm} at {url}" if kind == "url" else f"starting the {arm} ({kind}) at {url}"
+def starting(arm: str, kind: str, url: str, expected_s: float | None) -> str:
+    """expected_s: what the same server took on this host before; no figure is made up where there is none."""
+    if kind == "url":
+        return f"attaching the {arm} at {url}"
+    likely = "" if expected_s is None else f"; it took {duration(expected_s)} on this host before"
+    return f"starting the {arm} ({kind}) at {url}{likely}"
 
 
 def restarting(arm: str, reason: str) -> str:

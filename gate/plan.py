@@ -7,7 +7,7 @@ import json
 from typing import Any, Literal
 
 from gate.errors import PreconditionError
-from gate.observe.rows import Arm, Row
+from gate.observe.rows import Arm, Row, Source
 from gate.recipe import Recipe
 from gate.workload import Phase, Prompt, leg_seed, make_prompts, prompts_digest
 
@@ -58,13 +58,25 @@ class Plan(Row):
     oracle: ArmPlan
     legs: tuple[PlannedLeg, ...]
     vocabulary: Vocabulary = Vocabulary(size=0)
+    declared: Recipe | None = None
+    """The recipe as its file has it, where the command line changed it; what was left out of it is reported."""
+    gate: Source | None = None
+    """The gate's own commit; None outside a git repository."""
 
     def arm(self, arm: Arm) -> ArmPlan:
         return self.candidate if arm == "candidate" else self.oracle
 
 
 def make_plan(
-    recipe: Recipe, *, coin: Arm, seed: int, candidate: ArmPlan, oracle: ArmPlan, vocabulary: Vocabulary
+    recipe: Recipe,
+    *,
+    coin: Arm,
+    seed: int,
+    candidate: ArmPlan,
+    oracle: ArmPlan,
+    vocabulary: Vocabulary,
+    declared: Recipe | None = None,
+    gate: Source | None = None,
 ) -> Plan:
     """Everything a run will do, before anything starts; equal arguments give an equal plan_id."""
     digests = {
@@ -99,6 +111,8 @@ def make_plan(
         oracle=oracle,
         legs=legs,
         vocabulary=vocabulary,
+        declared=None if declared == recipe else declared,
+        gate=gate,
     )
     return plan.model_copy(update={"plan_id": plan_hash(plan)})
 

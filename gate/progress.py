@@ -1,4 +1,7 @@
-"""What a user sees while a run goes: a bar with ETA on a terminal, one plain line an event anywhere else."""
+"""What a user sees while a run goes: a bar with ETA on a terminal, one plain line an event anywhere else.
+
+Nothing is drawn while a leg is timed: a bar that repaints itself takes the interpreter from the client's loop.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from gate.units import duration
 
@@ -49,13 +44,12 @@ class Ui:
                 TextColumn("{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("left"),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}"),
                 console=self.console,
                 transient=True,
+                auto_refresh=False,
             )
-            self._task = self._bar.add_task("legs", total=of, completed=done)
+            self._task = self._bar.add_task("legs", total=of, completed=done, left="")
         return self
 
     def __enter__(self) -> Self:
@@ -73,17 +67,16 @@ class Ui:
     def leg(self, text: str) -> None:
         """A leg begins."""
         if self._bar:
-            self._bar.update(self._task, description=text)
+            self._bar.update(self._task, description=text, refresh=True)
         else:
             self.say(text)
 
     def leg_done(self, took_s: float) -> None:
-        """A leg ended; without a bar every line says what is left."""
+        """A leg ended, its server's start not counted: what is left of the legs."""
         self._left -= 1
         self._took_s.append(took_s)
+        left = f"about {duration(statistics.median(self._took_s) * self._left)} left" if self._left else ""
         if self._bar:
-            self._bar.advance(self._task)
+            self._bar.update(self._task, advance=1, left=left, refresh=True)
             return
-        # The median: a leg that waited for a server to start says nothing about the others.
-        left_s = statistics.median(self._took_s) * self._left
-        self.say(f"  took {duration(took_s)}" + (f", about {duration(left_s)} left" if self._left else ""))
+        self.say(f"  took {duration(took_s)}" + (f", {left}" if left else ""))

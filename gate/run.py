@@ -1,4 +1,15 @@
-"""0 The whole flow on one screen, one line per number: plan, lock, preflight, legs, judgement, report, exit code."""
+"""0 The whole flow on one screen. The numbers are the project's reading order, in every docstring of the gate:
+
+0  command line and this flow        cli, run
+1  what is asked for                 recipe
+2  what will be done                 inputs, plan
+3  what must hold before             lock, preflight/
+4  raw records, leg by leg           leg, arm/, client/, observe/, margins
+5  what must not be believed         checks/
+6  numbers                           metrics/, tokens/, stats/
+7  the decision                      judge, verdict, binding
+8  what is shown, and the exit code  conclude, report/
+"""
 
 from __future__ import annotations
 
@@ -10,7 +21,7 @@ from gate import margins, messages
 from gate.arm.pair import Pair
 from gate.client.calibrate import calibrate
 from gate.conclude import conclude
-from gate.errors import INTERRUPTED, ArmError, UsageError
+from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
 from gate.inputs import Asked, plan_for
 from gate.leg import run_leg
 from gate.lock import Lock, hold
@@ -25,7 +36,7 @@ from gate.progress import Ui
 
 def run(asked: Asked, out: Path, ui: Ui) -> int:
     """Measure, judge, report. Returns the exit code; raises GateError for what keeps a run from starting."""
-    plan = plan_for(asked)  # 1, 2 recipe, checkpoints -> plan
+    plan = plan_for(asked)  # 1, 2 recipe and checkpoints -> plan
     ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
     with hold(plan.recipe) as lock:  # 3 one gate per device
         findings = preflight(plan, out)  # 3 what must hold before the first leg
@@ -60,31 +71,34 @@ def resume(folder: Path, ui: Ui) -> int:
             )
     with hold(plan.recipe) as lock:
         place = store.Store(folder)
-        findings = [*about.preflight, messages.resumed(len(so_far.legs), len(plan.legs))]
+        findings = list(about.preflight)
+        if so_far.legs:
+            findings.append(messages.resumed(len(so_far.legs), len(plan.legs)))
         findings += [finding for finding in preflight(plan, folder.parents[1]) if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
         return measure(plan, place, lock, ui)
 
 
 def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
-    """4 to 8; whatever ends it early, both servers are gone afterwards and every finished leg is judged."""
-    cut: KeyboardInterrupt | ArmError | None = None
+    """4 to 8: whatever ends it early, both servers are gone afterwards and every finished leg is judged."""
+    cut: KeyboardInterrupt | ArmError | OracleError | None = None
     try:
         with Pair(plan, place.logs, ui.say) as pair:
             legs(plan, place, pair, lock, ui)  # 4 raw records to disk after each leg
-            ask_margins(place, pair, ui)  # 7 the oracle's own doubt at each divergence
+            ask_margins(place, pair, ui)  # 4 the oracle's own doubt at each divergence
     except KeyboardInterrupt as error:
         cut = error
         ui.say(messages.INTERRUPTED)
-    except ArmError as error:
+    except (ArmError, OracleError) as error:
         cut = error
     done = store.read_run(place.folder).legs
     if cut is not None and not done:
+        place.fail(str(cut) or "interrupted")
         raise cut
     if cut is not None:
         ui.say(messages.cut_short(len(done), len(plan.legs), str(cut), place.folder.name))
     finished_at = datetime.now(UTC).isoformat(timespec="seconds") if cut is None else None
-    report = conclude(place.folder, finished_at)  # 5, 6, 7, 8 checks, metrics, statistics, verdict, report
+    report = conclude(place.folder, finished_at)  # 5 to 8 checks, numbers, decision, report
     return INTERRUPTED if isinstance(cut, KeyboardInterrupt) else report.exit_code
 
 
@@ -95,9 +109,9 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
         for leg in plan.legs:
             if leg.leg_id in done:
                 continue
-            ui.leg(messages.leg(leg.order, len(plan.legs), leg.arm, leg.concurrency, leg.repetition))
-            began = time.monotonic()
             server, rest = pair.ready(leg), pair.other(leg)
+            ui.leg(messages.leg(leg.order, len(plan.legs), leg.arm, leg.concurrency, leg.repetition))
+            began = time.monotonic()  # not before: a server's start says nothing about the legs that are left
             with leg_range(leg.leg_id):
                 row, error = run_leg(
                     plan, leg, server, store=place, other_pids=pair.pids(), other_url=rest, lock_held=lock.held

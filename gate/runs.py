@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gate.errors import UsageError
-from gate.observe.store import COMPLETE, PLAN
+from gate.observe.store import COMPLETE, FAILED, PLAN
+from gate.recipe import ROOT
 
-RESULTS = Path("results")
+RESULTS = ROOT / "results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Entry:
     legs: int
     planned: int | None
     complete: bool
+    failure: str | None = None
+    """Why it ended before its first leg."""
 
 
 def find(name: str | None, out: Path = RESULTS) -> Path:
@@ -38,7 +41,7 @@ def find(name: str | None, out: Path = RESULTS) -> Path:
         return Path(name)
     folders = _folders(out)
     if not folders:
-        raise UsageError(f"no runs under {out}", hint="gate run makes one; --out names another folder")
+        raise UsageError(f"no runs under {out.resolve()}", hint="gate run makes one; --out names another folder")
     if name is None:
         return folders[-1]
     matches = [folder for folder in folders if folder.name == name] or [f for f in folders if f.name.startswith(name)]
@@ -48,7 +51,7 @@ def find(name: str | None, out: Path = RESULTS) -> Path:
         raise UsageError(f"{len(matches)} runs begin with {name!r}", expected="one", hint="give more of its name")
     near = difflib.get_close_matches(name, [folder.name for folder in folders], n=1, cutoff=0.5)
     raise UsageError(
-        f"no run {name!r} under {out}", hint=f"did you mean {near[0]}?" if near else "gate list shows them"
+        f"no run {name!r} under {out.resolve()}", hint=f"did you mean {near[0]}?" if near else "gate list shows them"
     )
 
 
@@ -75,7 +78,20 @@ def _entry(folder: Path) -> Entry:
         legs=len(list(folder.glob("legs/*/legs.parquet"))),
         planned=len(legs) if isinstance(legs, list) else None,
         complete=(folder / COMPLETE).is_file(),
+        failure=failure(folder),
     )
+
+
+def failure(folder: Path) -> str | None:
+    """Why a run ended before its first leg; None for one that did not."""
+    why = _json(folder / FAILED).get("why")
+    return None if why is None else str(why)
+
+
+def from_here(path: Path) -> str:
+    """Relative where it lies below the working directory, else absolute."""
+    absolute = path.resolve()
+    return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
 
 
 def _json(path: Path) -> dict[str, object]:

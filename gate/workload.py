@@ -1,4 +1,4 @@
-"""4 Prompts of exact length, as token ids: unique, seeded, hashed, with a bound on every shared prefix.
+"""2 Prompts of exact length, as token ids: unique, seeded, hashed, with a bound on every shared prefix.
 
 Token ids, never text: text is re-tokenised by the server, and a prompt of 1,000 ids came out as 5,128 where the two
 tokenizers differed. A shared prefix would let a prefix cache answer for the model, so its length is bounded by

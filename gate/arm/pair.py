@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from gate import messages
-from gate.arm import Server, start
+from gate.arm import Server, start, starts
 from gate.arm.process import GUARD
 from gate.errors import ArmError
 from gate.interrupt import deferred
@@ -106,9 +106,12 @@ class Pair:
         if arm in self._servers:
             return
         plan = self._plan.arm(arm)
-        self._say(messages.starting(arm, plan.kind, plan.url))
+        self._say(messages.starting(arm, plan.kind, plan.url, starts.expected_s(self._logs, plan)))
+        began = time.monotonic()
         server = start(plan, self._logs / f"{arm}.log", self._plan.recipe.protocol.ready_timeout_s)
         self._servers[arm] = server
+        if plan.argv is not None:
+            starts.note(self._logs, plan, time.monotonic() - began)
         if plan.kind == "vllm":
             # What is installed was compared before the start; this is what really answers at the port.
             verify_running(server.url, self._plan.recipe.oracle.platform)

@@ -1,4 +1,4 @@
-"""Checks: one reason not to believe a number per file; here the list, in report order.
+"""5 Checks: one reason not to believe a number per file; here the list, in report order.
 
 To add one: a file, a line here, a test with the fault and one with a good leg, `python tools/docs.py`.
 """

@@ -1,4 +1,4 @@
-"""Metrics: one formula per file; here the axes made of them, in report order.
+"""6 Metrics: one formula per file; here the axes made of them, in report order.
 
 An axis is what a cell is about: a metric, a statistic over the leg's samples, a unit, and which way is better.
 """

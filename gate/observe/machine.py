@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from gate.observe import gpu
+from gate.observe.source import source
 from gate.units import gib
 
 LIBRARIES = ("gate-and-engine", "uvloop", "numpy", "scipy", "pyarrow")
@@ -25,7 +26,7 @@ def host() -> str:
 
 def machine() -> dict[str, str]:
     """Keys are left out where the system does not tell."""
-    memory = psutil.virtual_memory()
+    memory, ours = psutil.virtual_memory(), source()
     facts: dict[str, str | None] = {
         "host": host(),
         "cpu": _cpu_model(),
@@ -37,6 +38,7 @@ def machine() -> dict[str, str]:
         "cpu_governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "python": platform.python_version(),
         "gpu_driver": gpu.driver(),
+        "gate_commit": ours.text() if ours else None,
     }
     for card in gpu.gpus():
         facts[f"gpu{card.index}"] = f"{card.name}, {gib(card.memory_bytes)}"

@@ -151,6 +151,18 @@ class Identity(Row):
     digest: str
 
 
+class Source(Row):
+    """Which version of the gate made a record (observe/source.py)."""
+
+    commit: str
+    """40 hex digits."""
+    dirty: bool
+    """Tracked files differ from that commit; untracked ones, such as results, do not count."""
+
+    def text(self) -> str:
+        return self.commit[:12] + (", with uncommitted changes" if self.dirty else "")
+
+
 class MarginRow(Row):
     """The oracle's opinion of one first divergence, asked for after the timed legs (gate/margins.py)."""
 

@@ -5,6 +5,7 @@ legs/<leg_id>/*.parquet           raw records of one leg, there as soon as the l
 logs/<arm>.log                    what the servers said
 requests, legs, telemetry, margins .parquet      merged when the run ends
 identities.json cells.parquet report.*           derived again by `gate report`
+failed.json                       why a run ended before its first leg
 complete.json                     last: an interrupted run can never look complete
 """
 
@@ -27,6 +28,7 @@ from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
 
 PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
+FAILED = "failed.json"
 RAW = (PLAN, RUN, IDENTITIES, "margins.parquet")
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 M = TypeVar("M", bound=BaseModel)
@@ -114,6 +116,10 @@ class Store:
             "sha256": _raw_digests(self.folder),
         }
         self.write_text(COMPLETE, json.dumps(marker) + "\n")
+
+    def fail(self, why: str) -> None:
+        """A run without a leg: what kept it from one. The logs stay beside it, and a resumed run starts at leg 1."""
+        self.write_text(FAILED, json.dumps({"why": why}) + "\n")
 
     def _write(self, name: str, data: bytes) -> None:
         """Whole or not at all: a file beside it, flushed to the disk, then renamed over it."""

@@ -1,1 +1,1 @@
-"""Statistics: numbers in, numbers out. The unit of repetition is the leg; requests inside a leg are not replicates."""
+"""6 Statistics: numbers in, numbers out. The unit is the leg; requests inside a leg are not replicates."""

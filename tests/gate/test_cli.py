@@ -181,6 +181,11 @@ def test_plan_prints_legs_and_an_id_that_repeats(here: Callable[..., Any], place
         "002-candidate-c1-r1",
         "003-oracle-c1-r1",
     ]
+    tossed = here("plan", "--recipe", path, "--conc", "1,2").stdout.splitlines()
+    (command,) = [line.split()[2:] for line in tossed if line.startswith("repeat")]
+    assert command[0] == "run"
+    assert {"--recipe", path, "--conc", "1,2", "--coin", "--seed", "0"} <= set(command)
+    assert here("plan", *command[1:]).stdout.splitlines() == tossed
     other = here("plan", "--recipe", path, "--coin", "candidate").stdout
     assert other.splitlines()[0] != one.splitlines()[0]
 

@@ -23,8 +23,9 @@ from gate.lock import hold
 from gate.observe import store
 from gate.progress import Ui
 from gate.recipe import load
+from gate.report import plots
 from gate.report.model import Report
-from gate.runs import find
+from gate.runs import entries, find
 
 RECIPE = """
 schema_version = 1
@@ -50,6 +51,10 @@ platform = "cpu"
 
 def fake(name: str = "instant") -> str:
     return f"{sys.executable} -m gate.arm.fake --port {{port}} --preset {name}"
+
+
+def interrupted(*_arguments: object, **_named: object) -> None:
+    raise KeyboardInterrupt
 
 
 def free_port() -> int:
@@ -156,7 +161,7 @@ def test_whole_run_leaves_everything_and_judges_equal_arms(
     expected |= {f"{name}.parquet" for name in ("requests", "legs", "cells", "telemetry")}
     expected |= {f"report.{end}" for end in ("json", "md", "html")}
     assert expected <= names
-    assert any(name.endswith(".svg") for name in names)
+    assert {name for name in names if name.endswith(".svg")} == set(plots.drawn(report))
     assert not [path for path in bench.folder.rglob("*") if path.name.endswith(".partial")]
 
 
@@ -259,6 +264,43 @@ def test_dead_at_start_leaves_no_report_and_both_servers_gone(bench: Bench) -> N
     with pytest.raises(ArmError, match="the oracle died at start with exit code 1"):
         bench.run(fake(), f"{sys.executable} -c 'raise SystemExit(1)' {{port}}")
     assert not (bench.folder / "report.json").exists()
+    (entry,) = entries(bench.out)
+    assert "the oracle died at start" in (entry.failure or "")
+    with pytest.raises(StorageError, match="before its first leg: the oracle died at start"):
+        stored(bench.folder)
+
+
+def test_a_run_that_failed_to_start_is_resumed_at_leg_1(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_leg = gate_run.run_leg
+    monkeypatch.setattr(gate_run, "run_leg", interrupted)
+    with FakeServer(preset("instant")) as ours, FakeServer(preset("instant")) as theirs:
+        with pytest.raises(KeyboardInterrupt):
+            bench.run(ours.url, theirs.url)
+        monkeypatch.setattr(gate_run, "run_leg", run_leg)
+        gate_run.resume(bench.folder, Ui())
+    assert bench.report.complete
+    assert "resumed" not in {finding.code for finding in bench.report.findings}
+
+
+def test_what_the_command_line_left_out_of_the_recipe_keeps_the_grid_from_binding(bench: Bench) -> None:
+    text = RECIPE.replace("concurrency = [1]", "concurrency = [1, 2]").replace("repetitions = 2", "repetitions = 4")
+    with FakeServer(preset("instant")) as ours, FakeServer(preset("instant")) as theirs:
+        bench.recipe.write_text(
+            text.format(checkpoint=bench.checkpoint, candidate=ours.url, oracle=theirs.url, timeout_s=30)
+        )
+        asked = Asked(recipe=str(bench.recipe), concurrency="1", repetitions=2, residency="alternate", coin="oracle")
+        gate_run.run(asked, bench.out, Ui())
+    why = bench.report.not_binding_because
+    assert "declared concurrencies not measured: 2" in why
+    assert "2 repetitions, the recipe declares 4" in why
+    assert "residency alternate, the recipe declares both" in why
+
+
+def test_a_start_tells_what_the_last_one_took(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(fake())
+    assert "on this host before" not in capsys.readouterr().err
+    bench.run(fake())
+    assert capsys.readouterr().err.count("on this host before") == 2
 
 
 def test_held_lock_starts_nothing(bench: Bench) -> None:
@@ -290,10 +332,6 @@ def test_full_disk_in_a_leg_ends_the_run_and_keeps_the_legs_before(
     with pytest.raises(StorageError, match="No space left"):
         bench.attached()
     assert len(store.read_run(bench.folder).legs) == 2
-
-
-def interrupted(*_arguments: object, **_named: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_ctrl_c_while_margins_are_asked_still_reports(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from gate import listing, runs
-from gate.errors import UsageError
+from gate.conclude import stored
+from gate.errors import StorageError, UsageError
 from gate.progress import Ui
 
 
@@ -55,7 +57,44 @@ def test_list_is_in_time_order_and_survives_damage(out: Path) -> None:
     lines = listing.runs_text(runs.entries(out), out).splitlines()
     assert lines[1].split() == ["20260101T000000Z-tiny-aaaa", "b", "PASS", "binding", "1/2"]
     assert lines[2].split() == ["20260102T000000Z-tiny-bbbb", "a", "–", "–", "1/2", "incomplete"]
+    assert lines[-1] == f"in {out}"
     assert listing.runs_text((), out) == f"no runs under {out}"
+
+
+def test_the_folder_that_was_searched_is_named_whole(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(out)
+    assert listing.runs_text((), Path("empty")) == f"no runs under {out / 'empty'}"
+    with pytest.raises(UsageError, match=f"no runs under {out / 'empty'}"):
+        runs.find(None, Path("empty"))
+    assert runs.RESULTS.is_absolute()
+    assert runs.from_here(out / "b" / "x") == "b/x"
+    assert runs.from_here(out.parent / "x") == str(out.parent / "x")
+
+
+def test_a_run_that_never_began_is_listed_as_failed_and_explained(out: Path) -> None:
+    folder = out / "b" / "20260103T000000Z-tiny-cccc"
+    folder.mkdir()
+    (folder / "plan.json").write_text(json.dumps({"recipe": {"name": "tiny"}, "legs": [1, 2]}))
+    (folder / "failed.json").write_text(json.dumps({"why": "the oracle died at start"}))
+    assert listing.runs_text(runs.entries(out), out).splitlines()[3].endswith("0/2 failed to start")
+    with pytest.raises(
+        StorageError, match=r"before its first leg: the oracle died at start.*resume .* starts at leg 1"
+    ):
+        stored(folder)
+
+
+def test_the_bar_is_never_drawn_by_itself() -> None:
+    """No thread repaints it while a leg is timed."""
+    before = threading.active_count()
+    text = io.StringIO()
+    ui = Ui(Console(file=text, force_terminal=True, width=100))
+    with ui.legs(0, 2):
+        assert threading.active_count() == before
+        ui.leg("leg 1/2: oracle c1 r0")
+        drawn = text.getvalue()
+        assert "leg 1/2" in drawn
+        ui.leg_done(8.0)
+        assert "about 8.0 s left" in text.getvalue()[len(drawn) :]
 
 
 def test_plain_lines_tell_what_is_left_and_escape_nothing() -> None:
