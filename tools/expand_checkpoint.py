@@ -5,7 +5,7 @@
 
 NVFP4 modules become `weight` in BF16 and leave `quantized_layers`: E2M1 × E4M3 is exact, the global scale is applied in
 fp32, the result is rounded once. FP8 modules stay FP8 unless --all (MoE: CPU vLLM refuses every quantised MoE).
-`expanded_from.json` in the copy records the source's digest and the expanded modules.
+`expanded_from.json` in the copy records the source's digest, that of the copy's other files, and the expanded modules.
 
 The decoding here is written apart from the engine's on purpose: the oracle must not inherit the engine's mistakes.
 """
@@ -155,9 +155,14 @@ def expand(source_folder: Path, out: Path, everything: bool) -> list[str]:
             twin["quantization"]["quantized_layers"] = remaining["quantized_layers"]
             legacy.write_text(json.dumps(twin, indent=1) + "\n")
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    record = {"source_digest_sha256": digest(source_folder), "expanded_to_bf16": modules}
-    for name, content in {"config.json": config, INDEX: index, "expanded_from.json": record}.items():
+    for name, content in {"config.json": config, INDEX: index}.items():
         (partial / name).write_text(json.dumps(content, indent=1) + "\n")
+    record = {
+        "source_digest_sha256": digest(source_folder),
+        "copy_digest_sha256": digest(partial),
+        "expanded_to_bf16": modules,
+    }
+    (partial / "expanded_from.json").write_text(json.dumps(record, indent=1) + "\n")
     if out.exists():
         shutil.rmtree(out)
     partial.rename(out)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from gate.observe.rows import Finding
 from gate.plan import Plan
-from gate.preflight import checkpoint, clocks, disk, gpu_idle, host_idle, memory, oracle, ports, results
+from gate.preflight import attached, checkpoint, clocks, disk, gpu_idle, host_idle, memory, oracle, ports, results
 
 Check = Callable[[Plan, Path], tuple[Finding, ...]]
 
 CHECKS: tuple[Check, ...] = (
     results.check,
     disk.check,
+    attached.check,
     ports.check,
     checkpoint.check,
     oracle.check,

@@ -18,7 +18,7 @@ from gate.recipe import ROOT, Checkpoint, Recipe
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 EXPANDED_FROM = "expanded_from.json"
-"""Left by tools/expand_checkpoint.py in the oracle's copy: the digest of what it was made from."""
+"""Left by tools/expand_checkpoint.py in the oracle's copy: the digests of what it was made from, and of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,21 @@ def resolve(recipe: Recipe) -> tuple[Folder, Folder]:
         return shipped, shipped
     copy = _local(wanted.oracle_path, wanted)
     _expect(copy, wanted.oracle_digest, wanted)
-    made_from = (_read(copy.path / EXPANDED_FROM) or {}).get("source_digest_sha256")
-    if made_from is not None and made_from != shipped.digest:
+    recorded = _read(copy.path / EXPANDED_FROM) or {}
+    itself, made_from = recorded.get("copy_digest_sha256"), recorded.get("source_digest_sha256")
+    if itself is not None and itself != (found := digest(copy.path, leave_out=frozenset({EXPANDED_FROM}))):
         raise CheckpointError(
-            f"the oracle's copy {copy.path} was made from a checkpoint with digest {made_from[:12]}…",
+            f"the oracle's copy {copy.path} changed after it was made: its digest is {found[:12]}…",
+            expected=f"{str(itself)[:12]}…, as {EXPANDED_FROM} recorded",
+            hint=_again(wanted, copy.path),
+        )
+    if made_from is not None and made_from != shipped.digest:
+        # A pin that holds says which of the two is wrong; without one it may be either.
+        wrong = (copy.path,) if wanted.digest is not None else (shipped.path, copy.path)
+        raise CheckpointError(
+            f"the oracle's copy {copy.path} was made from a checkpoint with digest {str(made_from)[:12]}…",
             expected=f"{shipped.digest[:12]}… of {shipped.path}",
-            hint=_make(wanted) or "make the copy again with tools/expand_checkpoint.py",
+            hint=_again(wanted, *wrong),
         )
     return shipped, copy
 
@@ -120,8 +129,14 @@ def verify(folder: Path) -> int:
 def _local(path: str, wanted: Checkpoint) -> Folder:
     folder = (ROOT / path).resolve()
     if not folder.is_dir():
-        raise CheckpointError(f"no checkpoint at {folder}", hint=_make(wanted) or "correct the path in the recipe")
-    return _folder(folder)
+        how = f"make it with: {wanted.make}" if wanted.make else "correct the path in the recipe"
+        raise CheckpointError(f"no checkpoint at {folder}", hint=how)
+    try:
+        return _folder(folder)
+    except CheckpointError as error:
+        if wanted.make is None:
+            raise
+        raise CheckpointError(error.found, expected=error.expected, hint=_again(wanted, folder)) from error
 
 
 def _from_hub(wanted: Checkpoint) -> Folder:
@@ -143,14 +158,14 @@ def _folder(folder: Path) -> Folder:
 
 def _expect(folder: Folder, pinned: str | None, wanted: Checkpoint) -> None:
     if pinned is not None and pinned != folder.digest:
-        hint = (
-            f"it is another checkpoint; remove it, then {_make(wanted)}" if wanted.make else "it is another checkpoint"
-        )
+        hint = f"it was changed, or is another checkpoint: {_again(wanted, folder.path)}"
         raise CheckpointError(f"{folder.path} has digest {folder.digest}", expected=pinned, hint=hint)
 
 
-def _make(wanted: Checkpoint) -> str:
-    return f"make it with: {wanted.make}" if wanted.make else ""
+def _again(wanted: Checkpoint, *folders: Path) -> str:
+    """What replaces these folders. A tool like make takes a folder that is there for done, so they must go first."""
+    names = " and ".join(map(str, folders))
+    return f"remove {names}, then: {wanted.make}" if wanted.make else f"make or copy {names} again"
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Content digest of a checkpoint folder; what did not change on disk since it was last hashed is not read again."""
+"""3 Content digest of a checkpoint folder; what did not change on disk since it was last hashed is not read again."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ SETTLED_S = 2.0
 THREADS = 8
 
 
-def digest(folder: Path, cache: Path | None = None) -> str:
+def digest(folder: Path, cache: Path | None = None, leave_out: frozenset[str] = frozenset()) -> str:
     """sha256 over the sorted lines `<sha256 of the file>  <name>` of every file in the folder, links followed.
+
+    leave_out: names of files that are not part of it.
 
     Files of a Hugging Face cache are links to blobs named by their content; one whose content has another hash is a
     CheckpointError. cache: where hashes are remembered (never inside the folder); default under the user's cache.
     """
-    files = sorted(path for path in folder.iterdir() if path.is_file())
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name not in leave_out)
     memory = (cache or _cache_folder()) / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]}.json"
     known = _read(memory)
     stamps = {path.name: _stamp(path) for path in files}
@@ -35,7 +37,8 @@ def digest(folder: Path, cache: Path | None = None) -> str:
     for path in files:
         _check_blob(path, hashes[path.name])
     newest = (time.time() - SETTLED_S) * 1e9
-    _write(memory, {name: [*stamp, hashes[name]] for name, stamp in stamps.items() if stamp[1] < newest})
+    kept = {name: known[name] for name in leave_out & known.keys()}
+    _write(memory, kept | {name: [*stamp, hashes[name]] for name, stamp in stamps.items() if stamp[1] < newest})
     lines = "".join(f"{hashes[path.name]}  {path.name}\n" for path in files)
     return hashlib.sha256(lines.encode()).hexdigest()
 

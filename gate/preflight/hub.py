@@ -1,4 +1,4 @@
-"""Fetch a checkpoint from the Hugging Face hub at a pinned revision: resumable, never a branch, or say why not."""
+"""3 Fetch a checkpoint from the Hugging Face hub at a pinned revision: resumable, never a branch, or say why not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read a safetensors file's header, without torch, and refuse a file that is truncated, corrupt or not one at all."""
+"""3 Read a safetensors file's header, without torch, and refuse a file that is truncated, corrupt or not one at all."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from engine.models.config import load_text_config
 from engine.weights.loader import load_weights
 from engine.weights.types import DenseWeight, Fp8Weight, Nvfp4Weight
+from gate.preflight.digest import digest
 
 torch.set_num_threads(1)
 
@@ -104,14 +105,15 @@ def test_the_tables_lose_the_expanded_modules_and_nothing_else(source: dict[str,
     assert twin["quantized_layers"] == left
 
 
-def test_the_source_is_recorded_by_digest(source: dict[str, Path], tmp_path: Path) -> None:
+def test_source_and_copy_are_recorded_by_digest(source: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "copy"
     expand_checkpoint.main([str(source["dense"]), str(out)])
     lines = "".join(
         f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(source["dense"].iterdir())
     )
-    recorded = json.loads((out / "expanded_from.json").read_text())["source_digest_sha256"]
-    assert recorded == hashlib.sha256(lines.encode()).hexdigest()
+    record = json.loads((out / "expanded_from.json").read_text())
+    assert record["source_digest_sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+    assert record["copy_digest_sha256"] == digest(out, tmp_path / "cache", frozenset({"expanded_from.json"}))
 
 
 @pytest.mark.parametrize(

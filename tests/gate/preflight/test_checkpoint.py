@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ GOOD = {"x": "a.safetensors", "y": "a.safetensors", "z": "b.safetensors"}
         (remove("b.safetensors"), "half-downloaded: 1 of 2 shards are missing, first b.safetensors"),
         (truncated, "b.safetensors is truncated or corrupt"),
         (remove(INDEX), f"has no weights; expected {INDEX} or model.safetensors"),
-        (pickled, r"only pickled weights.*from safetensors alone"),
+        (pickled, "only pickled weights"),
         (index_of({}), "has no weight_map"),
         (index_of(GOOD | {"w": "b.safetensors"}), r"w is not in it \(1 such"),
         (index_of({"x": "a.safetensors", "z": "b.safetensors"}), r"y is in it too \(1 such"),
@@ -109,10 +110,39 @@ def test_the_oracles_copy_must_be_made_from_what_is_shipped(checkpoint: Path, re
     shipped, other = resolve(recipe(checkpoint=table))
     assert shipped.digest != other.digest
     (checkpoint / "config.json").write_text('{"vocab_size": 11}')
-    with pytest.raises(
-        CheckpointError, match=r"was made from a checkpoint with digest .*make it with: make checkpoints"
-    ):
+    with pytest.raises(CheckpointError, match="was made from a checkpoint with digest") as refused:
         resolve(recipe(checkpoint=table))
+    assert refused.value.hint == f"remove {checkpoint} and {copy}, then: make checkpoints"
+    with pytest.raises(CheckpointError) as refused:
+        resolve(recipe(checkpoint=table | {"digest": digest(checkpoint)}))
+    assert refused.value.hint == f"remove {copy}, then: make checkpoints"
+    with pytest.raises(CheckpointError) as refused:
+        resolve(recipe(checkpoint=table | {"digest": shipped.digest}))
+    assert refused.value.hint.endswith(f"remove {checkpoint}, then: make checkpoints")
+
+
+def test_a_copy_that_changed_after_it_was_made_is_the_folder_to_remove(checkpoint: Path, recipe: Make) -> None:
+    copy = checkpoint.with_name("copy")
+    shutil.copytree(checkpoint, copy)
+    record = {"source_digest_sha256": digest(checkpoint), "copy_digest_sha256": digest(copy)}
+    (copy / "expanded_from.json").write_text(json.dumps(record))
+    table = {"path": "checkpoints/small", "oracle_path": "checkpoints/copy", "make": "make checkpoints"}
+    resolve(recipe(checkpoint=table))
+    (copy / "config.json").write_text('{"vocab_size": 11}')
+    with pytest.raises(CheckpointError, match="changed after it was made") as refused:
+        resolve(recipe(checkpoint=table))
+    assert refused.value.hint == f"remove {copy}, then: make checkpoints"
+
+
+@pytest.mark.parametrize("spoil", [remove("config.json"), remove("b.safetensors"), truncated])
+def test_a_broken_folder_that_a_tool_makes_must_go_first(
+    spoil: Callable[[Path], object], checkpoint: Path, recipe: Make
+) -> None:
+    """make sees a folder that is there, and does nothing."""
+    spoil(checkpoint)
+    with pytest.raises(CheckpointError) as refused:
+        resolve(recipe())
+    assert refused.value.hint == f"remove {checkpoint}, then: make checkpoints"
 
 
 def test_a_checkpoint_that_changed_since_the_plan_is_refused(
