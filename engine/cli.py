@@ -48,10 +48,20 @@ DequantCacheBytes = Annotated[
 @app.callback(invoke_without_command=True)
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False) -> None:
     if version:
-        from engine import manifest
-
-        typer.echo(f"engine {manifest.version()} (sources {manifest.source_sha256()[:12]})")
+        _print_version()
         raise typer.Exit
+
+
+@app.command("version")
+def _version() -> None:
+    """The engine's version."""
+    _print_version()
+
+
+def _print_version() -> None:
+    from engine import manifest
+
+    typer.echo(f"engine {manifest.version()} (sources {manifest.source_sha256()[:12]})")
 
 
 @app.command()
@@ -236,7 +246,9 @@ def run(arguments: list[str]) -> int:
     try:
         code = command.main(args=arguments or ["--help"], prog_name="engine", standalone_mode=False)
     except typer.exceptions.TyperException as error:
-        return _complain(" ".join(error.format_message().split()) + " (engine --help)", USAGE)
+        context = getattr(error, "ctx", None)
+        command_path = context.command_path if context is not None else "engine"
+        return _complain(f"{' '.join(error.format_message().split())} ({command_path} --help)", USAGE)
     except EngineError as error:
         return _complain(str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):

@@ -46,6 +46,23 @@ RESULTS = Path(__file__).resolve().parents[1] / "results"
 PORT = 18101
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import importlib.metadata
+
+        typer.echo(importlib.metadata.version("gate-and-engine"))
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Only what comes before a command."""
+
+
 @app.command()
 def run(
     recipe: RecipeOption = None,
@@ -60,7 +77,10 @@ def run(
     port: PortOption = PORT,
     out: OutOption = RESULTS,
 ) -> None:
-    """Start both servers, drive them in turns, judge, report. The exit code is the verdict."""
+    """Measure two servers in turns and judge.
+
+    Starts both, drives them, reports; the exit code is the verdict.
+    """
     from gate.inputs import Asked
     from gate.progress import Ui
     from gate.run import run as run_gate
@@ -97,7 +117,10 @@ def plan(
 
 @app.command()
 def resume(name: RunArgument = None, out: OutOption = RESULTS) -> None:
-    """Go on with an interrupted run at its next leg, under the same plan."""
+    """Go on with an interrupted run.
+
+    At its next leg, under the same plan; a run that failed to start begins at leg 1.
+    """
     from gate.progress import Ui
     from gate.run import resume as resume_gate
     from gate.runs import find
@@ -107,7 +130,10 @@ def resume(name: RunArgument = None, out: OutOption = RESULTS) -> None:
 
 @app.command()
 def report(name: RunArgument = None, out: OutOption = RESULTS) -> None:
-    """Derive a run's report again from its raw records. The exit code is the verdict."""
+    """Derive a run's report again.
+
+    From its raw records; the exit code is the verdict.
+    """
     from gate.conclude import conclude
     from gate.runs import find
 
@@ -139,7 +165,10 @@ def list_runs(out: OutOption = RESULTS) -> None:
 
 @app.command()
 def doctor() -> None:
-    """What this machine can and cannot do, and what to do about it."""
+    """What this machine can and cannot do.
+
+    And what to do about it; exit code 69 where something that every run needs is missing.
+    """
     from gate.doctor import examine
 
     raise typer.Exit(examine())
@@ -154,7 +183,10 @@ def calibrate_client(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
     out: Annotated[Path | None, typer.Option(help="Keep the figures too: OUT/HOST/client-TIME.json.")] = None,
 ) -> None:
-    """Measure the client's own cost per event and its skew against a loopback server."""
+    """Measure the client's own cost.
+
+    CPU per event and skew, against a loopback server.
+    """
     from gate.client import calibrate
 
     measured = calibrate.calibrate(streams, events, period_ms, cpu)
@@ -166,14 +198,12 @@ def calibrate_client(
 @app.command()
 def version() -> None:
     """The gate's version."""
-    import importlib.metadata
-
-    typer.echo(importlib.metadata.version("gate-and-engine"))
+    _print_version(True)
 
 
 @recipes_app.command("list")
 def recipe_list() -> None:
-    """Every recipe that comes with the project, with its checkpoint."""
+    """Every recipe of the project."""
     from gate.listing import recipes_text
 
     typer.echo(recipes_text())
@@ -181,15 +211,22 @@ def recipe_list() -> None:
 
 @recipes_app.command("show")
 def recipe_show(name: Annotated[str, typer.Argument(help="Name or TOML file.")]) -> None:
-    """A recipe with every default filled in."""
+    """A recipe with every default, as TOML.
+
+    Saved to a file it can be changed and run: gate run --recipe FILE.toml
+    """
+    from gate.listing import recipe_toml
     from gate.recipe import load
 
-    typer.echo(load(name).model_dump_json(indent=2))
+    typer.echo(recipe_toml(load(name)), nl=False)
 
 
 @recipes_app.command("check")
 def recipe_check(names: Annotated[list[str], typer.Argument(help="Names or TOML files.")]) -> None:
-    """Read recipes strictly; the first mistake is one line and exit code 64."""
+    """Read recipes strictly.
+
+    The first mistake is one line and exit code 64.
+    """
     from gate.recipe import load
 
     for name in names:

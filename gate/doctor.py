@@ -22,6 +22,9 @@ from gate.units import gib, percent
 
 State = Literal["yes", "limited", "no"]
 
+PLAIN_WIDTH = 80
+"""Columns where standard output is a file or a pipe."""
+
 MIN_FREE_GB = 10.0
 """The project's environment, the CPU oracle and a run's records take about 6 GB."""
 MIN_MEMORY_BYTES = 6 * 2**30
@@ -48,18 +51,20 @@ def examine(say: Callable[[str], None] = print) -> int:
     """Print the rows as a table; 69 when something that every run needs is missing, else 0."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     found = rows()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("", "", "found", "what to do"):
-        table.add_column(heading, overflow="fold")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for _ in range(3):
+        table.add_column("", overflow="fold")
     colours: dict[State, str] = {"yes": "green", "limited": "yellow", "no": "red"}
     for row in found:
-        table.add_row(row.what, f"[{colours[row.state]}]{row.state}[/]", row.found, row.todo)
-    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+        todo = Text(f"\n→ {row.todo}" if row.todo else "")
+        table.add_row(row.what, Text(row.state, colours[row.state]), Text(row.found).append_text(todo))
+    console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PLAIN_WIDTH)
     with console.capture() as printed:
         console.print(table)
-    say(printed.get().rstrip())
+    say("\n".join(line.rstrip() for line in printed.get().splitlines()).strip("\n"))
     return UNAVAILABLE if any(row.needed and row.state == "no" for row in found) else PASS
 
 
@@ -149,11 +154,11 @@ def _oracle() -> Iterator[Row]:
             yield Row(name, "no", "not installed; no GPU to run it on", "nothing, on this machine")
             continue
         try:
-            verified = verify.verify_installed(platform)
+            verify.verify_installed(platform)
         except GateError as error:
             yield Row(name, "no", error.found, error.hint.splitlines()[0] if error.hint else "")
         else:
-            yield Row(name, "yes", f"{pin.distribution} {pin.version}, {len(verified.versions)} packages as pinned")
+            yield Row(name, "yes", f"{pin.distribution} {pin.version}, {len(pin.lock)} packages as pinned")
 
 
 def _checkpoints() -> Iterator[Row]:

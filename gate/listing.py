@@ -1,13 +1,15 @@
-"""Plain text for `gate plan`, `gate list` and `gate recipe list`."""
+"""Plain text for `gate plan`, `gate list`, `gate recipe list` and `gate recipe show`."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gate import recipe as recipes
 from gate.plan import ArmPlan, Plan
+from gate.recipe import Recipe
 from gate.runs import Entry
 from gate.units import DASH
 
@@ -55,6 +57,31 @@ def recipes_text() -> str:
         levels = ",".join(map(str, recipe.protocol.concurrency))
         rows.append((name, source, levels, recipe.description))
     return _columns(rows)
+
+
+def recipe_toml(recipe: Recipe) -> str:
+    """TOML that reads back as the same recipe; keys that have no value are left out, as in a file."""
+    values = recipe.model_dump()
+    tables = {name: value for name, value in values.items() if isinstance(value, dict)}
+    lines = [
+        f"{name} = {toml_value(value)}" for name, value in values.items() if name not in tables and value is not None
+    ]
+    for name, table in tables.items():
+        lines += [
+            "",
+            f"[{name}]",
+            *(f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def toml_value(value: object) -> str:
+    """A value as TOML writes it. JSON's scalars are TOML's, but for one control character that JSON does not escape."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _arm(arm: ArmPlan) -> list[str]:

@@ -38,6 +38,7 @@ class Checkpoint(Table):
     path: str | None = None
     """Folder, relative to the repository root."""
     hub: str | None = None
+    """Hugging Face id, such as nvidia/Qwen3.6-27B-NVFP4."""
     revision: str | None = Field(None, pattern=REVISION)
     """40 hex digits; never a branch name."""
     digest: str | None = None
@@ -45,6 +46,7 @@ class Checkpoint(Table):
     oracle_path: str | None = None
     """The oracle's own copy where its platform cannot run the shipped one; both digests are reported."""
     oracle_digest: str | None = None
+    """The same of the oracle's copy."""
     make: str | None = None
     """The command that makes a missing local folder, shown in the error."""
 
@@ -58,16 +60,22 @@ class Checkpoint(Table):
 
 
 class Workload(Table):
+    """What every leg sends; both arms get the same."""
+
     prompt_tokens: int = Field(1024, ge=1, le=MOST_TOKENS)
+    """Length of every prompt, in token ids."""
     output_tokens: int = Field(128, ge=1, le=MOST_TOKENS)
+    """Tokens every request generates; the end of sequence is ignored."""
     requests_per_stream: int = Field(2, ge=1, le=10_000)
     """Closed loop: a leg at concurrency C sends C × this many requests."""
     warmup_per_stream: int = Field(1, ge=0, le=1_000)
     """Untimed requests per stream at the start of each leg, with prompts of their own."""
     arrival: Literal["closed", "poisson", "constant"] = "closed"
+    """closed: C workers, each sends its next request when the last one ended; the others keep a schedule."""
     rate_per_stream: float | None = Field(None, gt=0)
     """Open loop: requests per second are this × C."""
     seed: int = 0
+    """Of the prompts; --seed replaces it."""
     max_common_prefix: int = Field(8, ge=0, le=1_000)
     """Longest shared prefix, in tokens, of any two prompts."""
 
@@ -79,19 +87,28 @@ class Workload(Table):
 
 
 class Protocol(Table):
+    """How it is measured and judged."""
+
     concurrency: tuple[int, ...] = (1, 2, 4, 8)
+    """Levels C, distinct; each is measured on its own. A level left out on the command line is reported."""
     repetitions: int = Field(3, ge=1, le=100)
+    """Legs of each arm at each level."""
     residency: Literal["both", "alternate"] = "both"
+    """both: two warm servers, one of them idle; alternate: one at a time, started anew for each block."""
     floor: float = Field(1.0, gt=0)
+    """What a ratio must reach, the band's slack allowed; 1 is "at least as good"."""
     band: float = Field(0.01, ge=0, lt=1)
-    """Assumed until the host is calibrated; an assumed band is printed as such and the grid does not bind."""
+    """Slack below the floor, a share. Assumed: recording a host's A/A history is not built yet: no grid binds."""
     max_spread: float = Field(0.05, gt=0)
     """(max − min) / median of an arm's repetitions above which a cell is VOID."""
     primary: tuple[str, ...] = ("output_throughput", "tpot_median_ms", "ttft_median_ms")
+    """Axes that decide the verdict (metrics.md); all others are observations."""
     near_tie_nats: float = Field(0.25, ge=0)
     """Largest oracle margin at a first divergence that counts as a near tie."""
     ready_timeout_s: float = Field(900.0, gt=0)
+    """How long a server may take to start."""
     request_timeout_s: float = Field(600.0, gt=0)
+    """How long one request may take."""
 
     @model_validator(mode="after")
     def _levels(self) -> Self:
@@ -103,29 +120,44 @@ class Protocol(Table):
 
 
 class CandidateTable(Table):
+    """What is judged."""
+
     kind: str = "engine"
     """"engine", a command line with {model} {port} {host}, or an http:// URL that is already serving."""
     args: tuple[Word, ...] = ()
+    """More arguments for its command line."""
     env: dict[Annotated[str, Field(pattern=NAME_OF_VARIABLE)], Word] = {}
+    """Environment variables of its own; of the caller's it gets an allow-list."""
 
 
 class OracleTable(Table):
+    """What it is judged against."""
+
     kind: str = "vllm"
+    """"vllm" is the pinned one and the only one that binds; else as for the candidate."""
     platform: Literal["cpu", "cuda"] = "cuda"
+    """Which of the two pins."""
     args: tuple[Word, ...] = ()
+    """More arguments for its command line."""
     env: dict[Annotated[str, Field(pattern=NAME_OF_VARIABLE)], Word] = {}
+    """Environment variables of its own; of the caller's it gets an allow-list."""
 
 
 class Recipe(Table):
     """One gated model: what is measured, how, and against what."""
 
     schema_version: Literal[1]
+    """Of the format."""
     name: str = Field(pattern=NAME)
+    """Part of a run's folder name, and the model's name in requests."""
     description: str = ""
+    """For `gate recipe list`."""
     gpu: bool = True
     """False: no GPU is locked or sampled; the host is the device."""
     max_model_len: int = Field(4096, ge=2, le=2 * MOST_TOKENS)
+    """Prompt and output tokens of one request; set on both arms."""
     max_num_seqs: int = Field(32, ge=1, le=4_096)
+    """Requests a server runs at once, at least the highest level; set on both arms."""
     kv_cache_dtype: Literal["auto", "bfloat16", "fp8"] = "auto"
     """Set on both arms."""
     checkpoint: Checkpoint
@@ -200,7 +232,8 @@ def parse(data: dict[str, Any], source: str) -> Recipe:
     try:
         return Recipe.model_validate(_frozen(data))
     except ValidationError as error:
-        raise UsageError(f"{source}: {_explain(error)}", hint="gate recipe check FILE tries again") from error
+        hint = f"gate recipe check {source} tries again" if source.endswith(".toml") else ""
+        raise UsageError(f"{source}: {_explain(error)}", hint=hint) from error
 
 
 def override(

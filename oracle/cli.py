@@ -33,7 +33,10 @@ def install(
     python: Annotated[Path | None, typer.Option(help="Interpreter to build on.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Install again even if it is there.")] = False,
 ) -> None:
-    """Install the pinned vLLM into .oracle/PLATFORM; does nothing when it is there."""
+    """Install the pinned vLLM.
+
+    Into .oracle/PLATFORM; does nothing when it is there.
+    """
     from oracle.install import install as install_oracle
 
     install_oracle(platform, source=source, python=python, force=force, say=_say)
@@ -45,7 +48,10 @@ def pack(
     platform: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     python: Annotated[str | None, typer.Option(help="Python of the other machine, such as 3.12.")] = None,
 ) -> None:
-    """Download every pinned wheel, to carry to a machine without a network: install PLATFORM --from FOLDER."""
+    """Download every pinned wheel.
+
+    To carry to a machine without a network: install PLATFORM --from FOLDER.
+    """
     from oracle.pack import pack as pack_wheels
 
     pack_wheels(platform, folder, python=python, say=_say)
@@ -56,11 +62,14 @@ def verify(
     platform: PlatformArgument = "cpu",
     url: Annotated[str | None, typer.Option(help="Verify a running server too, by what it reports.")] = None,
 ) -> None:
-    """Compare the installation (and a running server) with the pin; exit 69 and a table when they differ."""
+    """Compare the installation with the pin.
+
+    And a running server too, with --url; exit code 69 and a table when they differ.
+    """
     from oracle.verify import verify_installed, verify_running
 
     verified = verify_installed(platform)
-    _say(f"{platform}: {len(verified.pin.lock)} pinned distributions as pinned, Python {verified.python}")
+    _say(f"{platform}: {len(verified.pin.lock)} packages as pinned, Python {verified.python}")
     for note in verified.notes:
         _say(f"  note: {note.what} {note.found}, lock {note.pinned}")
     if url is not None:
@@ -78,7 +87,10 @@ def serve(
     kv_cache_dtype: Annotated[str, typer.Option(help="auto, bfloat16 or fp8.")] = "auto",
     verified: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the installation first.")] = True,
 ) -> None:
-    """Serve a checkpoint exactly as a gate run would, in the foreground; Ctrl-C stops the whole process group."""
+    """Serve a checkpoint as a gate run would.
+
+    In the foreground; Ctrl-C stops the whole process group.
+    """
     from gate.preflight.checkpoint import verify as verify_checkpoint
     from oracle import serve as serving
     from oracle.verify import verify_installed

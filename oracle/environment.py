@@ -51,7 +51,7 @@ def read(platform: Platform, root: Path | None = None) -> Environment | None:
 
 def require(platform: Platform, root: Path | None = None) -> Environment:
     """The environment, or OracleError: not installed, half installed, made for another pin, or its Python is gone."""
-    folder, hint = home(platform, root), f"run: python -m oracle install {platform}"
+    folder, hint = home(platform, root), f"run: gate oracle install {platform}"
     environment = read(platform, root)
     if environment is None:
         state = "is only half installed" if folder.exists() else "is not installed"

@@ -163,7 +163,7 @@ def _into_venv(pin: Pin, source: Path | None, folder: Path, python: Path, steps:
             raise _failed(f"installing {torch} from {pin.torch_index}", log)
     hashed = {name: version for name, version in pin.lock.items() if name in pin.sha256}
     others = {name: version for name, version in pin.lock.items() if name not in hashed and name != "torch"}
-    steps.say(f"installing {len(others)} pinned packages")
+    steps.say(f"installing the other {len(others)} of {len(pin.lock)} pinned packages")
     if _run([*pip, *offline, *(f"{name}=={version}" for name, version in others.items())], log):
         raise _failed("installing the pinned packages", log)
     for name, version in hashed.items():

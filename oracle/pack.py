@@ -34,7 +34,7 @@ def pack(platform: str, folder: Path, *, python: str | None = None, say: Callabl
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["pip failed"]
         raise OracleError(f"packing the {platform} oracle: {errors[-1]}", hint="run again to go on")
     size = sum(wheel.stat().st_size for wheel in folder.glob("*.whl"))
-    say(f"oracle {platform}: {size / 1e9:.2f} GB in {folder}; there: python -m oracle install {platform} --from FOLDER")
+    say(f"oracle {platform}: {size / 1e9:.2f} GB in {folder}; there: gate oracle install {platform} --from FOLDER")
 
 
 def _check_version(pin: Pin, version: str) -> None:

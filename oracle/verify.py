@@ -54,7 +54,7 @@ class Verified:
             raise OracleError(
                 f"the {self.pin.platform} oracle at {self.where} is not the pinned {self.pin.distribution} "
                 f"{self.pin.version}: {len(self.differences)} difference(s)",
-                hint=f"run: python -m oracle install {self.pin.platform} --force\n{self.table()}",
+                hint=f"run: gate oracle install {self.pin.platform} --force\n{self.table()}",
             )
 
 
@@ -76,7 +76,7 @@ def verify_running(url: str, platform: str, expect: Mapping[str, str] | None = N
     try:
         seen = read_back(url)
     except httpx.HTTPError as error:
-        raise OracleError(f"no oracle answers at {url}: {error}", hint="start one: python -m oracle serve") from error
+        raise OracleError(f"no oracle answers at {url}: {error}", hint="start one: gate oracle serve MODEL") from error
     verified = compare_running(pin, seen, expect or {})
     verified.raise_if_different()
     return verified
@@ -142,6 +142,6 @@ def _probe(pin: Pin, installed: Environment) -> _Held:
     if done.returncode != 0:
         raise OracleError(
             f"the oracle's Python failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}",
-            hint=f"run: python -m oracle install {pin.platform} --force",
+            hint=f"run: gate oracle install {pin.platform} --force",
         )
     return _Held(**json.loads(done.stdout))

@@ -1,4 +1,4 @@
-"""Write what is generated from the code: docs/checks.md and the JSON schema of report.json.
+"""Write what is generated from the code: docs/checks.md, docs/recipes.md and the JSON schema of report.json.
 
 python tools/docs.py            write
 python tools/docs.py --check    exit 1 when a file is not current
@@ -11,6 +11,8 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+
+import recipe_page
 
 from gate.checks import CHECKS
 from gate.checks.base import SECTIONS, Check
@@ -60,7 +62,7 @@ def sections(check: Check) -> Mapping[str, str]:
 def generated() -> dict[str, str]:
     """Path from the repository root -> text."""
     schema = json.dumps(jsonfile.schema(), indent=1, ensure_ascii=False) + "\n"
-    return {"docs/checks.md": checks_page(CHECKS), jsonfile.SCHEMA_FILE: schema}
+    return {"docs/checks.md": checks_page(CHECKS), "docs/recipes.md": recipe_page.page(), jsonfile.SCHEMA_FILE: schema}
 
 
 def main(arguments: list[str]) -> int:

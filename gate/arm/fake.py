@@ -162,7 +162,9 @@ class FakeServer:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m gate.arm.fake", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m gate.arm.fake", description=(__doc__ or "").removeprefix("4 "), allow_abbrev=False
+    )
     parser.add_argument("--port", type=int, default=0, help="0: a free one, printed")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--preset", default="good", help=", ".join(PRESETS))

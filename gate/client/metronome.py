@@ -70,7 +70,9 @@ def _received(connection: socket.socket) -> bytes:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m gate.client.metronome", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(
+        prog="python -m gate.client.metronome", description=(__doc__ or "").removeprefix("4 "), allow_abbrev=False
+    )
     parser.add_argument("--streams", type=int, required=True)
     parser.add_argument("--events", type=int, required=True, help="per stream")
     parser.add_argument("--period-ms", type=float, required=True)

@@ -127,3 +127,17 @@ def test_build_compiles_what_is_asked_for(monkeypatch):
     monkeypatch.setattr(build, "build", lambda arch, *, force, **_: asked.append((arch, force)))
     assert cli.run(["build", "--arch", "90a, 121a", "--force"]) == 0
     assert asked == [("90a", True), ("121a", True)]
+
+
+def test_version_both_ways(capsys):
+    said = []
+    for how in ("version", "--version"):
+        assert cli.run([how]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert said[0].startswith("engine 0")
+
+
+@pytest.mark.parametrize("command", [["serve"], ["generate"], ["bench", "step"]])
+def test_a_mistake_in_an_option_points_to_the_commands_own_help(capsys, command):
+    assert f"(engine {' '.join(command)} --help)" in complaint(capsys, [*command, "--no-such"], 64)

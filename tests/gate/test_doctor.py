@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +45,31 @@ def test_the_table_has_every_row_and_a_good_machine_exits_0(monkeypatch: pytest.
     assert len([line for line in said[0].splitlines() if line.startswith(("python", "gpu"))]) == 2
 
 
+def test_the_table_fits_80_columns_and_pipes_without_trailing_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = (Row("recipe qwen3.6-35b-a3b-nvfp4", "limited", "word " * 40, "do [this] " * 20), Row("gpu", "yes", "a"))
+    monkeypatch.setattr(doctor, "rows", lambda: rows)
+    said: list[str] = []
+    examine(said.append)
+    assert "[this]" in said[0]
+    for line in said[0].splitlines():
+        assert len(line) <= 80
+        assert line == line.rstrip()
+
+
+def test_a_local_checkpoint_is_held_to_its_digest(
+    tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor.checkpoint, "ROOT", tmp_path)
+    monkeypatch.setattr(recipe, "names", lambda: ("own",))
+    table = {"path": "own", "digest": "0" * 64, "make": "make checkpoints"}
+    made = recipe.Recipe.model_validate({"schema_version": 1, "name": "own", "gpu": False, "checkpoint": table})
+    monkeypatch.setattr(recipe, "load", lambda _name: made)
+    shutil.copytree(tiny_checkpoint, tmp_path / "own")
+    row = one(doctor._checkpoints, "recipe own")
+    assert row.state == "no"
+    assert row.todo.endswith(f"remove {tmp_path / 'own'}, then: make checkpoints")
+
+
 def test_what_every_run_needs_exits_69(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "rows", lambda: (Row("lock folder", "no", "read-only", "set it", needed=True),))
     assert examine(lambda _: None) == 69
@@ -71,11 +97,11 @@ def test_a_lock_folder_that_cannot_be_written_stops_every_run(tmp_path: Path, mo
 
 def test_an_oracle_that_differs_gives_one_line_of_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def differs(_platform: str) -> None:
-        raise OracleError("is not the pinned", hint="run: python -m oracle install cpu --force\n  what  pinned  found")
+        raise OracleError("is not the pinned", hint="run: gate oracle install cpu --force\n  what  pinned  found")
 
     monkeypatch.setattr("oracle.verify.verify_installed", differs)
     row = one(doctor._oracle, "oracle cpu")
-    assert (row.state, row.todo) == ("no", "run: python -m oracle install cpu --force")
+    assert (row.state, row.todo) == ("no", "run: gate oracle install cpu --force")
 
 
 def test_a_gpu_recipe_without_a_gpu_is_no_and_a_missing_checkpoint_says_how_to_make_it(tmp_path: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gate import recipe as recipes
 from gate.errors import UsageError
+from gate.listing import recipe_toml
 
 GOOD: dict[str, Any] = {
     "schema_version": 1,
@@ -118,3 +122,30 @@ def test_command_line_overrides_and_drops_arguments_of_another_candidate() -> No
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_of_the_project_loads_under_its_own_name(name: str) -> None:
     assert recipes.load(name).name == name
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_shown_recipe_can_be_saved_and_read_back(name: str) -> None:
+    recipe = recipes.load(name)
+    assert recipes.parse(tomllib.loads(recipe_toml(recipe)), "shown") == recipe
+
+
+@given(st.text(max_size=20), st.dictionaries(st.from_regex(r"[A-Z_]{1,5}", fullmatch=True), st.text(max_size=9)))
+@settings(max_examples=50)
+def test_any_text_survives_being_shown(description: str, env: dict[str, str]) -> None:
+    env = {key: value.replace("\0", "") for key, value in env.items()}
+    recipe = recipes.load("tiny").model_copy(
+        update={"description": description, "oracle": recipes.OracleTable(args=("a b", '"'), env=env)}
+    )
+    assert recipes.parse(tomllib.loads(recipe_toml(recipe)), "shown") == recipe
+
+
+def test_only_a_file_is_to_be_checked_again(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text("schema_version = 1\nname = 3\n")
+    with pytest.raises(UsageError) as refused:
+        recipes.load(str(path))
+    assert refused.value.hint == f"gate recipe check {path} tries again"
+    with pytest.raises(UsageError) as refused:
+        recipes.override(recipes.load("tiny"), concurrency=(0,))
+    assert "recipe check" not in str(refused.value)

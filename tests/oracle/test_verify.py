@@ -92,7 +92,7 @@ def test_untouched_it_is_as_pinned(installed: Path) -> None:
 
 
 def test_what_is_not_installed_says_how_to_install_it(tmp_path: Path) -> None:
-    with pytest.raises(OracleError, match=r"is not installed .*run: python -m oracle install cpu"):
+    with pytest.raises(OracleError, match=r"is not installed .*run: gate oracle install cpu"):
         verify_installed("cpu", tmp_path)
 
 

@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from gate import recipe
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -45,6 +47,22 @@ def test_every_check_has_all_its_sections_on_the_page(docs: ModuleType) -> None:
         for text in docs.sections(check).values():
             assert text
             assert text in page
+
+
+def test_every_key_of_a_recipe_is_on_the_page_with_its_default() -> None:
+    page = (ROOT / "docs/recipes.md").read_text()
+    tables = {"At the top": recipe.Recipe} | {
+        f"[{name}]": field.annotation
+        for name, field in recipe.Recipe.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, recipe.Table)
+    }
+    assert len(tables) == 6
+    for title, model in tables.items():
+        part = page.split(f"## {title}\n")[1].split("\n## ")[0]
+        keys = [line.split("`")[1] for line in part.splitlines() if line.startswith("| `")]
+        assert keys == [name for name in model.model_fields if f"[{name}]" not in tables]
+    assert "| `repetitions` | `3` |" in page
+    assert "| `name` | required |" in page
 
 
 def test_an_unknown_argument_is_a_usage_error(docs: ModuleType) -> None:
