@@ -39,9 +39,10 @@ def run_leg(
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     start_id = server.start_id
     timed = _spec(plan, leg, server, "timed")
+    # Read before the warm-up, not beside the load: answering /metrics costs a server up to a third of a CPU second.
+    resting = ask.counters(other_url).tokens if other_url else None
     warmup_error = _warm_up(plan, leg, server)
     before, counted = _identify(server, leg.arm), ask.counters(server.url)
-    resting = ask.counters(other_url).tokens if other_url else None
     with Sampler(leg.leg_id, server.pid, other_pids) as sampler:
         recording = drive.run_leg(timed) if warmup_error is None else _nothing_sent(timed, warmup_error)
     rows = openai.to_rows(recording, timed, leg)
