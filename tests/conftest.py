@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +32,10 @@ FOREIGN = (
     "COLUMNS",
 )
 """Variables that would make a result depend on the developer's shell."""
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that interrupt something would
+# wait for ever under `make test &`.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
