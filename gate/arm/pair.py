@@ -46,7 +46,13 @@ class Pair:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop_all()
+        """Stops both. A fault in that is only said where another error is under way, which is the cause to end on."""
+        try:
+            self.stop_all()
+        except ArmError as problem:
+            if error is None:
+                raise
+            self._say(str(problem))
 
     def ready(self, leg: PlannedLeg) -> Server:
         """The leg's server, ready; the other one warm beside it, or gone.

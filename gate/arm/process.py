@@ -145,11 +145,20 @@ def launch(plan: ArmPlan, log: Path, ready_timeout_s: float) -> ServerProcess:
         server.wait_ready(ready_timeout_s)
     except OSError as error:
         raise ArmError(f"cannot start the {plan.arm}: {plan.argv[0]}: {error.strerror}") from error
-    except BaseException:
+    except BaseException as error:
         if server is not None:
-            server.stop()
+            _stop_after(server, error)
         raise
     return server
+
+
+def _stop_after(server: ServerProcess, cause: BaseException) -> None:
+    """Raises ArmError that says both, the cause first, when the server does not go either; a Ctrl-C stays one."""
+    try:
+        server.stop()
+    except ArmError as problem:
+        if isinstance(cause, ArmError):
+            raise ArmError(f"{cause}; moreover {problem}") from cause
 
 
 def answers(url: str) -> bool:

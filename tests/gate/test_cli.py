@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-import random
 import re
 import shutil
 import signal
@@ -21,6 +20,7 @@ import pytest
 from gate import cli, interrupt
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,19 +132,6 @@ def write_recipe(folder: Path, checkpoint: Path | str, preset: str = "instant", 
     text = RECIPE.format(checkpoint=checkpoint, python=sys.executable, preset=preset, more=more)
     path.write_text(text, encoding="utf-8")
     return str(path)
-
-
-def free_port() -> int:
-    """Free, as is its successor, below the ports that the kernel gives to outgoing connections."""
-    while True:
-        port = random.randrange(20000, 32000, 2)
-        with socket.socket() as one, socket.socket() as two:
-            try:
-                one.bind(("127.0.0.1", port))
-                two.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-        return port
 
 
 @pytest.fixture

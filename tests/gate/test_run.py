@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import socket
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from gate.recipe import load
 from gate.report import plots
 from gate.report.model import Report
 from gate.runs import entries, find
+from tests.ports import free_port
 
 RECIPE = """
 schema_version = 1
@@ -55,19 +55,6 @@ def fake(name: str = "instant") -> str:
 
 def interrupted(*_arguments: object, **_named: object) -> None:
     raise KeyboardInterrupt
-
-
-def free_port() -> int:
-    """A port whose successor is free as well, below those that the kernel gives to outgoing connections."""
-    while True:
-        port = random.randrange(20000, 32000, 2)
-        with socket.socket() as one, socket.socket() as two:
-            try:
-                one.bind(("127.0.0.1", port))
-                two.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-        return port
 
 
 class Bench:

@@ -210,3 +210,25 @@ def test_a_vllm_that_reports_another_version_than_the_pin_ends_the_run_and_is_st
         pair.ready(pinned.legs[0])
     assert asked == [("http://x", "cuda")]
     assert [event for event in stage.events if event.endswith("oracle")] == ["+oracle", "-oracle"]
+
+
+@pytest.mark.usefixtures("stage")
+def test_a_stop_that_fails_does_not_hide_what_ended_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stuck(_self: FakeServer) -> None:
+        raise ArmError("port 1 is still taken")
+
+    monkeypatch.setattr(FakeServer, "stop", stuck)
+    said: list[str] = []
+    made = plan("both")
+
+    def run(cause: ArmError | None) -> None:
+        with pairs.Pair(made, tmp_path, said.append) as pair:
+            pair.ready(made.legs[0])
+            if cause is not None:
+                raise cause
+
+    with pytest.raises(ArmError, match="the cause"):
+        run(ArmError("the cause"))
+    assert said[-1] == "port 1 is still taken"
+    with pytest.raises(ArmError, match="port 1"):
+        run(None)

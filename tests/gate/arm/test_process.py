@@ -16,12 +16,7 @@ import pytest
 from gate.arm import guard, process
 from gate.errors import ArmError
 from gate.plan import ArmPlan
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.ports import free_port
 
 
 def plan_of(*argv: str, port: int | None = None, env: dict[str, str] | None = None) -> ArmPlan:
@@ -152,7 +147,7 @@ def test_killed_gate_leaves_no_server(tmp_path: Path) -> None:
     code = f"""
 import sys, time
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[3])]!r}
 import test_process
 from gate.arm import process
 server = process.launch(test_process.fake("--preset", "instant"), Path({str(tmp_path / "log")!r}), 20)
@@ -167,3 +162,18 @@ time.sleep(600)
     gate.wait()
     gate.stdout.close()
     assert wait_until_gone(pid)
+
+
+def test_a_server_that_neither_starts_nor_goes_is_told_of_with_the_cause_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stuck(_self: process.ServerProcess) -> None:
+        raise ArmError("port 1 is still taken")
+
+    ended = process.ServerProcess.stop
+    plan = fake("--preset", "never-healthy")
+    started: list[process.ServerProcess] = []
+    monkeypatch.setattr(process.ServerProcess, "stop", lambda self: (started.append(self), stuck(self)))
+    with pytest.raises(ArmError, match=r"^the candidate was not ready after 1 s.*; moreover port 1 is still taken$"):
+        process.launch(plan, tmp_path / "log", 1)
+    ended(started[0])
