@@ -11,7 +11,7 @@ from rich.console import Console
 from gate import shell
 from gate.errors import StorageError
 from gate.judge import judge
-from gate.observe.store import Store, read_run
+from gate.observe.store import Store, check_report, read_run
 from gate.report import html, jsonfile, markdown, plots, terminal
 from gate.report.model import Cell, Report
 from gate.runs import failure, from_here
@@ -40,6 +40,7 @@ def conclude(folder: Path, finished_at: str | None = None) -> Report:
             place.write_text(name, drawn[name])
         else:
             (folder / name).unlink(missing_ok=True)  # an earlier report of this run had something to show
+    place.seal_report()
     if finished_at is not None:
         place.complete(finished_at, report.verdict.value, report.exit_code)
     print_table(report, folder)
@@ -68,6 +69,7 @@ def stored(folder: Path) -> Report:
     """
     path = folder / "report.json"
     try:
+        check_report(folder)
         return jsonfile.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         if (why := failure(folder)) is not None:

@@ -38,7 +38,7 @@ def find(name: str | None, out: Path = RESULTS) -> Path:
         UsageError: there is none, or several begin like that.
     """
     if name is not None and (Path(name) / PLAN).is_file():
-        return Path(name)
+        return Path(name).resolve()  # `gate show .`: the run's own name and its results folder are in the whole path
     folders = _folders(out)
     if not folders:
         raise UsageError(f"no runs under {out.resolve()}", hint="gate run makes one; --out names another folder")

@@ -1,28 +1,30 @@
 """4 One run's folder: written leg by leg, each file whole or absent, the terminal marker last; and read again.
 
-plan.json run.json                what was going to happen; where, when, on what
+run.json plan.json                where, when, on what; what was going to happen, which makes the folder a run
+records.sha256                    digest of each raw file, noted before the file is there
 legs/<leg_id>/*.parquet           raw records of one leg, there as soon as the leg ended
 logs/<arm>.log                    what the servers said
 requests, legs, telemetry, margins .parquet      merged when the run ends
-identities.json cells.parquet report.*           derived again by `gate report`
+identities.json                   what the servers said they are
+cells.parquet report.*            derived again by `gate report`; report.sha256 seals what `gate show` prints
 failed.json                       why a run ended before its first leg
 complete.json                     last: an interrupted run can never look complete
 """
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gate.errors import StorageError
-from gate.observe import parquet
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, Row, TelemetryRow
+from gate.observe import digests, parquet
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, Row, TelemetryRow, Verdict
 from gate.observe.rundata import RunData
 from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
@@ -30,7 +32,10 @@ from gate.report.model import ClientCost
 PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
 FAILED = "failed.json"
 RAW = (PLAN, RUN, IDENTITIES, "margins.parquet")
+DERIVED = ("report.json", "report.md", "report.html", "cells.parquet")
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
+SCHEMA_VERSION = 1
+"""Of plan.json, run.json and complete.json. A field with a default needs no other; one with another meaning does."""
 M = TypeVar("M", bound=BaseModel)
 IDENTITY_LIST = TypeAdapter(tuple[Identity, ...])
 
@@ -40,13 +45,28 @@ class RunFile(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: int = 1
+    schema_version: Literal[1] = 1
     run_id: str
     host: str
     started_at: str
     machine: dict[str, str] = {}
     client: ClientCost | None = None
     preflight: tuple[Finding, ...] = ()
+
+
+class CompleteFile(BaseModel):
+    """complete.json: the terminal marker."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    finished_at: str
+    verdict: Verdict
+    exit_code: int
+    sha256: dict[str, str]
+    """Of everything that a report is derived from, by path."""
+    seal: str | None = None
+    """Hash of the rest of this document; None in the files of versions that wrote none."""
 
 
 class Store:
@@ -71,8 +91,8 @@ class Store:
             (self.folder / "legs").mkdir()
         except OSError as error:
             raise _refused(self.folder, error) from error
-        self.write_text(PLAN, plan.model_dump_json(indent=2) + "\n")
         self.write_run(run)
+        self.write_text(PLAN, plan.model_dump_json(indent=2) + "\n")
 
     def write_run(self, run: RunFile) -> None:
         self.write_text(RUN, run.model_dump_json(indent=2) + "\n")
@@ -110,28 +130,42 @@ class Store:
     def complete(self, finished_at: str, verdict: str, exit_code: int) -> None:
         """The terminal marker, written when everything else is on disk; it seals the raw records with their digests."""
         marker = {
+            "schema_version": 1,
             "finished_at": finished_at,
             "verdict": verdict,
             "exit_code": exit_code,
-            "sha256": _raw_digests(self.folder),
+            "sha256": digests.of(self.folder, _raw(self.folder)),
         }
-        self.write_text(COMPLETE, json.dumps(marker) + "\n")
+        self.write_text(COMPLETE, json.dumps(marker | {"seal": document_hash(marker)}) + "\n")
+
+    def seal_report(self) -> None:
+        """What `gate show` compares the report with: a figure edited there is found, as one in the records is."""
+        found = digests.of(self.folder, [self.folder / name for name in DERIVED])
+        self.write_text(digests.REPORT, digests.lines(found))
 
     def fail(self, why: str) -> None:
         """A run without a leg: what kept it from one. The logs stay beside it, and a resumed run starts at leg 1."""
         self.write_text(FAILED, json.dumps({"why": why}) + "\n")
 
     def _write(self, name: str, data: bytes) -> None:
-        """Whole or not at all: a file beside it, flushed to the disk, then renamed over it."""
+        """Whole or not at all: a file beside it, flushed to the disk, then renamed over it, and the rename flushed too.
+
+        A raw file's digest is noted first: whatever is found later was announced, or was changed.
+        """
         path = self.folder / name
         partial = path.with_name(f".{path.name}.partial")
         try:
+            if name in RAW or name.startswith("legs/"):
+                digests.note(self.folder, name, data)
             with partial.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
+            digests.sync_folder(path.parent)
         except OSError as error:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
             raise _refused(path, error) from error
 
 
@@ -152,7 +186,7 @@ def read_run(folder: Path) -> RunData:
         raise StorageError(
             f"{folder / PLAN} does not hash to its own plan_id", hint="it was edited, or written by another version"
         )
-    _check_seal(folder)
+    finished = _check_seal(folder)
     run = _model(RunFile, folder / RUN)
     measured = [leg.leg_id for leg in plan.legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
 
@@ -166,7 +200,7 @@ def read_run(folder: Path) -> RunData:
         run_id=run.run_id,
         host=run.host,
         started_at=run.started_at,
-        finished_at=_json(folder / COMPLETE).get("finished_at") if is_complete(folder) else None,
+        finished_at=finished.finished_at if finished is not None else None,
         legs=rows("legs"),
         requests=rows("requests"),
         telemetry=rows("telemetry"),
@@ -178,30 +212,54 @@ def read_run(folder: Path) -> RunData:
     )
 
 
-def _raw_digests(folder: Path) -> dict[str, str]:
-    """Path -> sha256 of everything that a report is derived from."""
-    paths = [folder / name for name in RAW if (folder / name).is_file()]
-    paths += sorted(folder.glob("legs/*/*.parquet"))
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+def check_report(folder: Path) -> None:
+    """Raises StorageError when the report is not the one that was written; one without a seal is an older version's."""
+    for name, digest in digests.read(folder / digests.REPORT):
+        path = folder / name
+        if path.is_file() and digests.of(folder, [path])[name] != digest:
+            raise StorageError(
+                f"{path} was changed after it was written", hint=f"gate report {folder.name} derives it again"
+            )
 
 
-def _check_seal(folder: Path) -> None:
-    """Raises StorageError when a finished run's raw records are not those it finished with."""
-    sealed = _json(folder / COMPLETE).get("sha256") if is_complete(folder) else None
-    if sealed is None:
-        return
+def _raw(folder: Path) -> list[Path]:
+    """Everything that a report is derived from."""
+    return [folder / name for name in RAW if (folder / name).is_file()] + sorted(folder.glob("legs/*/*.parquet"))
+
+
+def _check_seal(folder: Path) -> CompleteFile | None:
+    """The terminal marker of a finished run.
+
+    Raises:
+        StorageError: the raw records are not those that were measured.
+    """
+    finished = _complete(folder)
     try:
-        found = _raw_digests(folder)
+        found = digests.of(folder, _raw(folder))
+        problem = digests.broken(folder, found) if finished is None else digests.differing(finished.sha256, found)
     except OSError as error:
         raise _unreadable(folder, error) from error
-    for name in sorted({*sealed, *found}):
-        if sealed.get(name) != found.get(name):
-            state = "is missing" if name not in found else "was added" if name not in sealed else "was changed"
-            raise StorageError(
-                f"{folder / name} {state} after the run was finished",
-                expected="the records as they were measured",
-                hint="restore them, or measure again",
-            )
+    if problem is not None:
+        when = "it was measured" if finished is None else "the run was finished"
+        raise StorageError(
+            f"{folder / problem.name} {problem.state} after {when}",
+            expected="the records as they were measured",
+            hint="restore them, or measure again",
+        )
+    return finished
+
+
+def _complete(folder: Path) -> CompleteFile | None:
+    if not is_complete(folder):
+        return None
+    finished, document = _model(CompleteFile, folder / COMPLETE), _json(folder / COMPLETE)
+    if finished.seal not in (None, document_hash({k: v for k, v in document.items() if k != "seal"})):
+        raise StorageError(
+            f"{folder / COMPLETE} was changed after the run was finished",
+            expected="the marker as it was written",
+            hint="restore it, or measure again",
+        )
+    return finished
 
 
 def read_run_file(folder: Path) -> RunFile:
@@ -220,7 +278,15 @@ def _identities(folder: Path) -> tuple[Identity, ...]:
 
 def _model(model: type[M], path: Path) -> M:
     try:
-        return model.model_validate_json(path.read_bytes())
+        data = path.read_bytes()
+        found = _json(path).get("schema_version", SCHEMA_VERSION)
+        if found != SCHEMA_VERSION:
+            raise StorageError(
+                f"{path} has schema version {found!r}",
+                expected=f"{SCHEMA_VERSION}, which this gate reads",
+                hint="read it with the version that wrote it",
+            )
+        return model.model_validate_json(data)
     except (ValidationError, OSError) as error:
         raise _unreadable(path, error) from error
 
@@ -228,7 +294,7 @@ def _model(model: type[M], path: Path) -> M:
 def _json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise _unreadable(path, error) from error
     return value if isinstance(value, dict) else {}
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gate import recipe as recipes
 from gate.errors import StorageError
-from gate.observe import parquet, store
+from gate.observe import digests, parquet, store
 from gate.observe.rows import Identity, LegRow, MarginRow, RequestRow, TelemetryRow
 from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
 
@@ -134,6 +134,7 @@ def damage(place: store.Store, plan: Plan, kind: str) -> None:
     leg = a_leg(plan, 0)
     place.append_leg(leg, [a_request(leg)], [])
     requests = place.folder / "legs" / leg.leg_id / "requests.parquet"
+    (place.folder / "records.sha256").unlink()  # as if it had been written like this
     if kind == "no plan":
         (place.folder / "plan.json").unlink()
     elif kind == "edited plan":
@@ -142,6 +143,12 @@ def damage(place: store.Store, plan: Plan, kind: str) -> None:
         (place.folder / "plan.json").write_text(json.dumps(data))
     elif kind == "other version":
         (place.folder / "run.json").write_text('{"run_id": "a", "colour": 1}')
+    elif kind == "newer schema":
+        data = json.loads((place.folder / "run.json").read_text())
+        (place.folder / "run.json").write_text(json.dumps(data | {"schema_version": 2}))
+    elif kind == "older schema":
+        data = json.loads((place.folder / "plan.json").read_text())
+        (place.folder / "plan.json").write_text(json.dumps(data | {"schema_version": 0}))
     elif kind == "cut parquet":
         requests.write_bytes(requests.read_bytes()[:-20])
     elif kind == "foreign parquet":
@@ -156,6 +163,8 @@ def damage(place: store.Store, plan: Plan, kind: str) -> None:
         ("no plan", "is not a run; expected a folder with plan.json"),
         ("edited plan", "does not hash to its own plan_id"),
         ("other version", r"run.json cannot be read: \w+: "),
+        ("newer schema", "run.json has schema version 2; expected 1, which this gate reads; read it with the version"),
+        ("older schema", "plan.json has schema version 0; expected 1"),
         ("cut parquet", "cannot be read as parquet"),
         ("foreign parquet", "holds LegRow records; expected RequestRow"),
         ("missing parquet", "no file"),
@@ -166,6 +175,61 @@ def test_damage_is_told_in_one_line(run: tuple[store.Store, Plan], kind: str, sa
     with pytest.raises(StorageError, match=said) as caught:
         store.read_run(run[0].folder)
     assert "\n" not in str(caught.value)
+
+
+def test_an_unfinished_run_s_records_cannot_be_edited_unnoticed(run: tuple[store.Store, Plan]) -> None:
+    place, plan = run
+    for order in range(2):
+        place.append_leg(a_leg(plan, order), [a_request(a_leg(plan, order))], [])
+    for name in ("run.json", f"legs/{plan.legs[0].leg_id}/telemetry.parquet"):
+        path = place.folder / name
+        before = path.read_bytes()
+        path.write_bytes(before + b" ")
+        with pytest.raises(StorageError, match=f"{path.name} was changed after it was measured"):
+            store.read_run(place.folder)
+        path.write_bytes(before)
+    (place.folder / "margins.parquet").write_bytes(parquet.to_bytes(MarginRow, []))
+    with pytest.raises(StorageError, match=r"margins.parquet was added after"):
+        store.read_run(place.folder)
+    (place.folder / "margins.parquet").unlink()
+    (place.folder / "legs" / plan.legs[0].leg_id / "legs.parquet").unlink()
+    with pytest.raises(StorageError, match=r"legs.parquet is missing after"):
+        store.read_run(place.folder)
+
+
+def test_a_kill_between_note_and_file_is_no_change(run: tuple[store.Store, Plan]) -> None:
+    place, plan = run
+    digests.note(place.folder, "run.json", b"never written")
+    with (place.folder / digests.RECORDS).open("ab") as file:
+        file.write(b"0123 cut o")
+    leg = a_leg(plan, 0)
+    place.append_leg(leg, [a_request(leg)], [])
+    assert [row.leg_id for row in store.read_run(place.folder).legs] == [leg.leg_id]
+
+
+def test_an_edited_marker_is_found(run: tuple[store.Store, Plan]) -> None:
+    place, _ = run
+    place.complete("2026-01-01T01:00:00+00:00", "PASS", 0)
+    path = place.folder / "complete.json"
+    whole = path.read_text()
+    path.write_text(whole.replace("T01:00", "T02:00"))
+    with pytest.raises(StorageError, match=r"complete.json was changed after the run was finished"):
+        store.read_run(place.folder)
+    path.write_text(whole.replace('"sha256"', '"sha257"'))
+    with pytest.raises(StorageError, match=r"complete.json cannot be read: sha256: Field required"):
+        store.read_run(place.folder)
+
+
+def test_a_cut_never_leaves_a_plan_without_its_run(
+    run: tuple[store.Store, Plan], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """plan.json is what makes a folder a run, so that it comes last."""
+    place, plan = run
+    about, broken = store.read_run_file(place.folder), tmp_path / "host" / "other"
+    monkeypatch.setattr(store.Store, "write_run", lambda *_: pytest.fail("cut here"))
+    with pytest.raises(pytest.fail.Exception):
+        store.Store(broken).create(plan, about)
+    assert not (broken / "plan.json").exists()
 
 
 INTS = st.integers(-(2**62), 2**62)

@@ -1,0 +1,89 @@
+"""4 Digests of a run's files, as sha256sum writes them: noted before a file is there, compared when it is read.
+
+A killed run has no terminal marker to seal it, so that each raw file is announced in records.sha256 first. The file on
+disk then has the digest announced last, or, when the gate was killed between the two, the one before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+RECORDS, REPORT = "records.sha256", "report.sha256"
+LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
+LEG_ROW = "/legs.parquet"
+"""Written last of a leg: with it the leg counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    name: str
+    state: str
+    """"is missing", "was added" or "was changed"."""
+
+
+def of(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """Path below the folder -> sha256 of what is there. Raises OSError."""
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def lines(found: Mapping[str, str]) -> str:
+    return "".join(f"{digest}  {name}\n" for name, digest in found.items())
+
+
+def read(path: Path) -> list[tuple[str, str]]:
+    """(name, digest) in the order written; a line that was cut off or edited says nothing."""
+    if not path.is_file():
+        return []
+    matches = map(LINE.fullmatch, path.read_text(encoding="utf-8", errors="replace").splitlines())
+    return [(match[2], match[1]) for match in matches if match]
+
+
+def note(folder: Path, name: str, data: bytes) -> None:
+    """Announce a file. Raises OSError."""
+    descriptor = os.open(folder / RECORDS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        # A kill may have cut the line before; what is added must stand on its own.
+        start = "" if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n" else "\n"
+        os.write(descriptor, (start + lines({name: hashlib.sha256(data).hexdigest()})).encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in a folder last through a power cut. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def differing(sealed: Mapping[str, str], found: Mapping[str, str]) -> Problem | None:
+    """The first file of a finished run that is not as sealed."""
+    for name in sorted({*sealed, *found}):
+        if sealed.get(name) != found.get(name):
+            state = "is missing" if name not in found else "was added" if name not in sealed else "was changed"
+            return Problem(name, state)
+    return None
+
+
+def broken(folder: Path, found: Mapping[str, str]) -> Problem | None:
+    """The first file of an unfinished run that was never announced like this; runs of older versions announce none."""
+    if not (folder / RECORDS).is_file():
+        return None
+    announced: dict[str, list[str]] = {}
+    for name, digest in read(folder / RECORDS):
+        announced.setdefault(name, []).append(digest)
+    for name, digest in found.items():
+        if digest not in announced.get(name, ())[-2:]:
+            return Problem(name, "was changed" if name in announced else "was added")
+    # Legs are written one after the other: only the last one announced may have been cut off.
+    rows = [name for name in announced if name.endswith(LEG_ROW)]
+    return next((Problem(name, "is missing") for name in rows[:-1] if name not in found), None)
