@@ -17,6 +17,8 @@ class Row(BaseModel):
 
 Arm = Literal["candidate", "oracle"]
 ARMS: tuple[Arm, Arm] = ("candidate", "oracle")
+CacheState = Literal["cold", "partly", "warm"]
+"""How much of a checkpoint the page cache held when a server was started (observe/pagecache.py)."""
 
 
 class Verdict(enum.StrEnum):
@@ -103,6 +105,47 @@ class LegRow(Row):
     """Prompt and generation tokens that the arm not under load counted meanwhile; None: it is down or counts none."""
     other_arm_cpu_s: float | None = None
     """CPU seconds that it used; None where it is down, attached, or the leg was too short to tell."""
+    server_peak_pss_bytes: int | None = None
+    """The larger of two readings, before and after the load; server_peak_rss_bytes is sampled all through it."""
+    host_available_drop_bytes: int | None = None
+    """MemAvailable before the server's start less the least of the leg. None while the other arm was up: the drop is
+    then both arms'."""
+    gpu_reported_bytes: int | None = None
+    """Device memory by the server's own word, for where the driver gives none by process."""
+
+
+class StartRow(Row):
+    """One start of a server. Stamps are perf_counter_ns() of the gate, which looks every 20 ms."""
+
+    arm: Arm
+    start_id: str
+    """That of the legs it served."""
+    started_at: str
+    """ISO 8601 UTC."""
+    repetition: int
+    """It was started for; a restart has that of the leg it was needed for."""
+    spawn_ns: int
+    port_open_ns: int | None = None
+    """Somebody accepts connections at the port."""
+    ready_ns: int | None = None
+    """/health answered 200."""
+    first_token_ns: int | None = None
+    """First token of the first request, sent as soon as it was ready; None where none was sent, as in `gate run`."""
+    page_cache: CacheState | None = None
+    """Of the checkpoint's files, at the spawn."""
+    checkpoint_files_bytes: int | None = None
+    """Whole pages."""
+    checkpoint_resident_bytes: int | None = None
+    available_before_bytes: int | None = None
+    """MemAvailable just before the spawn."""
+    available_drop_bytes: int | None = None
+    """How far MemAvailable had fallen at ready."""
+    load_peak_rss_bytes: int | None = None
+    """Σ VmHWM of the process tree at ready: each process's own peak since its start."""
+    wanted_cache: CacheState | None = None
+    """What was asked for; a start whose page_cache differs has no figures on the axes."""
+    error: str | None = None
+    """Why it never became ready, or sent no token."""
 
 
 class TelemetryRow(Row):
