@@ -16,7 +16,7 @@ import psutil
 from gate import lock, recipe
 from gate.errors import PASS, UNAVAILABLE, CheckpointError, GateError, LockHeldError
 from gate.observe import gpu
-from gate.preflight import checkpoint, clocks, hub
+from gate.preflight import checkpoint, hub
 from gate.preflight.host_idle import BUSY_SHARE
 from gate.units import gib, percent
 
@@ -110,7 +110,7 @@ def _gpu() -> Iterator[Row]:
     for card in cards:
         yield Row(f"gpu {card.index}", "yes", f"{card.name}, {gib(card.memory_bytes)}, {card.uuid}")
         mask = sampled.get(f"gpu{card.index}.throttle_mask")
-        held = clocks.reasons(int(mask)) if mask is not None else ()
+        held = gpu.held_back(int(mask)) if mask is not None else ()
         yield Row(
             f"gpu {card.index} clocks",
             "limited",

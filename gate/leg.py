@@ -9,6 +9,9 @@ from datetime import UTC, datetime
 from gate.arm import Server
 from gate.client import drive, openai
 from gate.errors import ArmError
+from gate.lock import keys
+from gate.observe import errorlines
+from gate.observe import host as hosts
 from gate.observe import server as ask
 from gate.observe.rows import Arm, Identity, LegRow
 from gate.observe.sampler import Sampler
@@ -36,6 +39,8 @@ def run_leg(
     Raises StorageError when the records cannot be written; an interrupted leg writes nothing.
     """
     held = lock_held()
+    gpus, log = keys(plan.recipe), store.logs / f"{leg.arm}.log"
+    found, logged = hosts.read(gpus), errorlines.position(log)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     start_id = server.start_id
     timed = _spec(plan, leg, server, "timed")
@@ -43,13 +48,15 @@ def run_leg(
     resting = ask.counters(other_url).tokens if other_url else None
     warmup_error = _warm_up(plan, leg, server)
     before, counted = _identify(server, leg.arm), ask.counters(server.url)
-    with Sampler(leg.leg_id, server.pid, other_pids) as sampler:
+    with Sampler(leg.leg_id, server.pid, other_pids, gpus) as sampler:
         recording = drive.run_leg(timed) if warmup_error is None else _nothing_sent(timed, warmup_error)
     rows = openai.to_rows(recording, timed, leg)
     leg_s = (recording.end_ns - recording.start_ns) / 1e9
     foreign = None if sampler.foreign_cores is None else sampler.foreign_cores * leg_s
     after, counted = _identify(server, leg.arm), ask.counters(server.url).since(counted)
     rested = ask.counters(other_url).tokens if other_url else None
+    passed = hosts.passed(found, hosts.read(gpus))
+    errors = None if server.pid is None else errorlines.since(log, logged)
     row = LegRow(
         leg_id=leg.leg_id,
         order=leg.order,
@@ -78,6 +85,16 @@ def run_leg(
         other_arm_tokens=None if resting is None or rested is None else rested - resting,
         other_arm_cpu_s=None if sampler.other_cores is None else sampler.other_cores * leg_s,
     )
+        gpu_foreign_processes=sampler.gpu_foreign_processes,
+        gpu_used_before_bytes=found.gpu_used_bytes,
+        host_available_before_bytes=found.available_bytes,
+        boot_id=found.boot_id,
+        suspended_ms=passed.suspended_ms,
+        wall_step_ms=passed.wall_step_ms,
+        host_swapped_bytes=passed.swapped_bytes,
+        host_oom_kills=passed.oom_kills,
+        server_log_errors=None if errors is None else len(errors),
+        server_log_first_error=errors[0] if errors else None,
     store.append_identities([one for one in (before, after) if one is not None])
     store.append_leg(row, rows, sampler.rows)
     return row, next((one.error for one in rows if one.error is not None), None)

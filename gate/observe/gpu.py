@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import pynvml
 
 T = TypeVar("T")
+Uuids = tuple[str, ...] | None
+"""Of the cards that are meant; None: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,46 +54,74 @@ def driver() -> str | None:
         return str(pynvml.nvmlSystemGetDriverVersion()) if handles else None
 
 
-def process_bytes(pids: frozenset[int]) -> int | None:
-    """GPU memory of these processes; None where none is listed: no GPU, another pid namespace, unified memory."""
-    found: list[int] = []
+def users(uuids: Uuids = None) -> tuple[dict[int, int | None], ...] | None:
+    """Compute processes of each card: pid -> bytes, None where NVML withholds them. None when a card does not tell."""
     with session() as handles:
-        for handle in handles:
-            for process in _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) or []:
-                if process.pid in pids and process.usedGpuMemory is not None:
-                    found.append(int(process.usedGpuMemory))
+        listed = [_ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) for handle in _chosen(handles, uuids)]
+    if None in listed:
+        return None
+    return tuple({process.pid: process.usedGpuMemory for process in card or ()} for card in listed)
+
+
+def bytes_of(pids: frozenset[int], cards: tuple[dict[int, int | None], ...] | None) -> int | None:
+    """GPU memory of these processes; None where none is listed: no GPU, another pid namespace, unified memory."""
+    found = [size for card in cards or () for pid, size in card.items() if pid in pids and size is not None]
     return sum(found) if found else None
 
 
-def used_bytes() -> int | None:
-    """Memory in use on all GPUs together; None without one."""
+def used_bytes(uuids: Uuids = None) -> int | None:
+    """Memory in use on these GPUs together; None without one."""
     with session() as handles:
-        used = [_ask(_used_bytes, handle) for handle in handles]
+        used = [_ask(_used_bytes, handle) for handle in _chosen(handles, uuids)]
     known = [size for size in used if size is not None]
     return sum(known) if known else None
 
 
-def sample() -> dict[str, float | None]:
-    """One reading of every GPU: "gpu0.sm_clock_mhz" and so on."""
+def sample(uuids: Uuids = None, names: tuple[str, ...] | None = None) -> dict[str, float | None]:
+    """One reading of each of these GPUs, of these names or of all: "gpu0.sm_clock_mhz" and so on."""
     values: dict[str, float | None] = {}
     with session() as handles:
         for index, handle in enumerate(handles):
-            for name, read in READINGS.items():
-                values[f"gpu{index}.{name}"] = _ask(read, handle)
+            if _is_one_of(handle, uuids):
+                for name in names or READINGS:
+                    values[f"gpu{index}.{name}"] = _ask(READINGS[name], handle)
     return values
 
 
 READINGS: dict[str, Callable[[Any], float]] = {
     "sm_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_SM),
+    "utilization_percent": lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu,
+    "throttle_mask": lambda h: pynvml.nvmlDeviceGetCurrentClocksEventReasons(h),
     "memory_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
     "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000,
     "energy_j": lambda h: pynvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1000,
     "temperature_c": lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU),
-    "utilization_percent": lambda h: pynvml.nvmlDeviceGetUtilizationRates(h).gpu,
     "memory_used_bytes": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used,
-    "throttle_mask": lambda h: pynvml.nvmlDeviceGetCurrentClocksEventReasons(h),
 }
 """name (unit last) -> reading."""
+CLOCKS = ("sm_clock_mhz", "utilization_percent", "throttle_mask")
+"""What a leg of a second needs many samples of."""
+
+HELD_BACK = {
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "software thermal slowdown",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "hardware thermal slowdown",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake",
+}
+"""Reasons that make two legs incomparable. Idle, a power cap under load and pinned clocks are normal."""
+
+
+def held_back(mask: int) -> tuple[str, ...]:
+    """The reasons of a throttle mask that are not normal, in words."""
+    return tuple(words for bit, words in HELD_BACK.items() if mask & bit)
+
+
+def _is_one_of(handle: Any, uuids: Uuids) -> bool:
+    return uuids is None or _ask(pynvml.nvmlDeviceGetUUID, handle) in uuids
+
+
+def _chosen(handles: list[Any], uuids: Uuids) -> list[Any]:
+    return [handle for handle in handles if _is_one_of(handle, uuids)]
 
 
 def _total_bytes(handle: Any) -> int:

@@ -114,6 +114,25 @@ class LegRow(Row):
     """Device memory by the server's own word, for where the driver gives none by process."""
 
 
+    gpu_foreign_processes: tuple[str, ...] | None = None
+    """`pid 7 (python)`: processes of neither arm on a GPU of the run; None where NVML does not tell whose is whose."""
+    gpu_used_before_bytes: int | None = None
+    """In use on the run's GPUs before the warm-up, by whomever; None without a GPU."""
+    host_available_before_bytes: int | None = None
+    """MemAvailable before the warm-up."""
+    boot_id: str | None = None
+    """The kernel's own, before the warm-up; another one means that the machine was restarted in between."""
+    suspended_ms: float | None = None
+    """Time the machine slept from before the warm-up to after the leg: CLOCK_BOOTTIME gained on CLOCK_MONOTONIC."""
+    wall_step_ms: float | None = None
+    """Time the wall clock gained on CLOCK_BOOTTIME meanwhile; negative when it was set back."""
+    host_swapped_bytes: int | None = None
+    """Read from and written to swap meanwhile, by anybody."""
+    host_oom_kills: int | None = None
+    """Processes that the kernel killed for memory meanwhile, anybody's."""
+    server_log_errors: int | None = None
+    """Lines in the server's log meanwhile that report an error; None for an attached server."""
+    server_log_first_error: str | None = None
 class StartRow(Row):
     """One start of a server. Stamps are perf_counter_ns() of the gate, which looks every 20 ms."""
 

@@ -15,6 +15,9 @@ from gate.observe.rows import TelemetryRow
 
 PERIOD_S = 0.5
 """Ten processes cost about 1 ms a sample: 0.2 % of a core."""
+GPU_PERIOD_S = 0.1
+"""Of clocks and throttle bits: three repetitions of a leg of one second then leave the 30 samples that a spread
+needs."""
 TREE_EVERY = 10
 """Samples between two looks for new children: listing all processes of the machine costs ten times a sample."""
 MIN_LOAD_WINDOW_S = 0.5
@@ -24,11 +27,17 @@ MIN_LOAD_WINDOW_S = 0.5
 class Sampler:
     """`with Sampler(leg_id, pid) as s: …` then `s.rows`, `s.peak_rss_bytes`, `s.gpu_peak_bytes`, `s.foreign_cores`."""
 
-    def __init__(self, leg_id: str, pid: int | None, others: tuple[int | None, ...] = ()) -> None:
+    def __init__(
+        self, leg_id: str, pid: int | None, others: tuple[int | None, ...] = (), gpus: tuple[str, ...] | None = None
+    ) -> None:
         self.leg_id = leg_id
         self.pid = pid
         self.others = others
         """Processes that belong to the run as well: the other arm."""
+        self.gpus = gpus
+        """UUIDs of the cards that belong to the run; None: all."""
+        self.gpu_foreign_processes: tuple[str, ...] | None = None
+        """Names of processes of neither arm seen on them; None where NVML does not list our own server there."""
         self.rows: tuple[TelemetryRow, ...] = ()
         self.peak_rss_bytes: int | None = None
         self.gpu_peak_bytes: int | None = None
@@ -37,6 +46,8 @@ class Sampler:
         told apart, and for a leg too short to tell."""
         self.other_cores: float | None = None
         """Of that, what the arm not under load used; None where there is no such process."""
+        self._known: set[int] = set()
+        """Process ids of the gate and of both arms."""
         self._rows: list[TelemetryRow] = []
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -63,22 +74,38 @@ class Sampler:
 
     def _run(self) -> None:
         with gpu.session():
-            for count in itertools.count(1):
-                self._sample()
-                if self._stop.wait(PERIOD_S):
-                    break
-                if count % TREE_EVERY == 0:
+            ticks = round(PERIOD_S / GPU_PERIOD_S) if gpu.sample(self.gpus, gpu.CLOCKS) else 1
+            for count in itertools.count():
+                if count % (ticks * TREE_EVERY) == 0 and count:
                     self._tree = memory.tree(self.pid)
-            self._sample()
+                self._sample(whole=count % ticks == 0)
+                if self._stop.wait(PERIOD_S / ticks):
+                    break
+            self._sample(whole=True)
 
-    def _sample(self) -> None:
+    def _sample(self, whole: bool) -> None:
+        """whole: memory, power and processes too; else the clocks alone."""
+        self._add("nvml", gpu.sample(self.gpus, None if whole else gpu.CLOCKS))
+        if not whole:
+            return
         rss = memory.rss_bytes(self._tree)
-        on_gpu = gpu.process_bytes(frozenset(process.pid for process in self._tree))
+        users = gpu.users(self.gpus)
+        on_gpu = gpu.bytes_of(frozenset(process.pid for process in self._tree), users)
         self.peak_rss_bytes = _larger(self.peak_rss_bytes, rss)
         self.gpu_peak_bytes = _larger(self.gpu_peak_bytes, on_gpu)
+        self._look_for_foreigners(users)
         host = {"host_available_bytes": memory.available_bytes(), "host_load_1min": psutil.getloadavg()[0]}
         self._add("psutil", {**host, "server_rss_bytes": rss, "server_gpu_bytes": on_gpu})
-        self._add("nvml", gpu.sample())
+
+    def _look_for_foreigners(self, cards: tuple[dict[int, int | None], ...] | None) -> None:
+        """Only where NVML lists a process of ours does it speak of pids as we do; in a container it often does not."""
+        listed = {pid for card in cards or () for pid in card}
+        if not listed & {process.pid for process in self._tree}:
+            return
+        if not listed <= self._known:
+            self._known = {process.pid for process in self._ours()}
+        seen = {_name(pid) for pid in listed - self._known}
+        self.gpu_foreign_processes = tuple(sorted(seen.union(self.gpu_foreign_processes or ())))
 
     def _add(self, source: str, values: Mapping[str, float | None]) -> None:
         now = time.perf_counter_ns()
@@ -97,9 +124,11 @@ class Sampler:
 
     def _own_s(self) -> float:
         """CPU seconds of the gate and of both arms with everything below them."""
+        return memory.cpu_s(self._ours())
+
+    def _ours(self) -> tuple[psutil.Process, ...]:
         trees = [memory.tree(pid) for pid in {self.pid, *self.others}]
-        distinct = {p.pid: p for processes in (*trees, (psutil.Process(),)) for p in processes}
-        return memory.cpu_s(tuple(distinct.values()))
+        return tuple({p.pid: p for processes in (*trees, (psutil.Process(),)) for p in processes}.values())
 
 
 def _busy_s() -> float:
@@ -109,6 +138,13 @@ def _busy_s() -> float:
     """
     times = psutil.cpu_times()
     return float(times.user + times.nice + times.system)
+
+
+def _name(pid: int) -> str:
+    try:
+        return f"pid {pid} ({psutil.Process(pid).name()})"
+    except psutil.Error:
+        return f"pid {pid}"
 
 
 def _larger(a: int | None, b: int | None) -> int | None:

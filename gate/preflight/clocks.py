@@ -11,19 +11,6 @@ from gate.observe import gpu
 from gate.observe.rows import Finding
 from gate.plan import Plan
 
-HELD_BACK = {
-    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "software thermal slowdown",
-    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hardware slowdown",
-    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "hardware thermal slowdown",
-    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake",
-}
-"""Reasons that make two legs incomparable. Idle, a power cap under load and pinned clocks are normal."""
-
-
-def reasons(mask: int) -> tuple[str, ...]:
-    """The reasons of a throttle mask that are not normal, in words."""
-    return tuple(words for bit, words in HELD_BACK.items() if mask & bit)
-
 
 def check(plan: Plan, _out: Path) -> tuple[Finding, ...]:
     """A finding for each GPU that is held back. Whether clocks are pinned is not asked: no driver call tells, and what
@@ -41,7 +28,7 @@ def check(plan: Plan, _out: Path) -> tuple[Finding, ...]:
             except pynvml.NVMLError:
                 found.append(_finding(uuid, "does not tell whether its clocks are held back", "update the driver"))
                 continue
-            if held := reasons(mask):
+            if held := gpu.held_back(mask):
                 found.append(
                     _finding(uuid, f"is held back: {', '.join(held)}", "let it cool, or check its power supply")
                 )

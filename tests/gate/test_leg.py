@@ -88,6 +88,36 @@ def test_records_on_disk_are_the_leg(measure: Measure) -> None:
     assert {sample.leg_id for sample in data.telemetry} == {row.leg_id}
 
 
+def test_what_happened_to_the_host_meanwhile_is_in_the_row(measure: Measure) -> None:
+    row, _, _ = measure(preset("instant"))
+    assert row.boot_id
+    assert row.host_available_before_bytes is not None
+    assert row.suspended_ms is not None
+    assert row.wall_step_ms is not None
+    assert (row.gpu_used_before_bytes, row.gpu_foreign_processes) == (None, None)
+    assert (row.server_log_errors, row.server_log_first_error) == (None, None)  # attached: its log is not ours
+
+
+def test_errors_in_a_started_servers_log_are_counted(tmp_path: Path) -> None:
+    class Started(Attached):
+        pid = 1
+
+        @property
+        def start_id(self) -> str:
+            with (place.logs / "candidate.log").open("a") as log:
+                log.write("ERROR 11-29 lost a worker\n")
+            return "started"
+
+    with FakeServer(preset("instant")) as fake:
+        plan = plan_for(fake.url)
+        place = store.Store(tmp_path / "run")
+        place.create(plan, store.RunFile(run_id="r", host="h", started_at="x"))
+        (place.logs / "candidate.log").write_text("ERROR of an earlier leg\n")
+        row, _ = run_leg(plan, plan.legs[0], Started(plan.candidate), store=place, lock_held=lambda: True)
+    assert row.server_log_errors == 1
+    assert row.server_log_first_error == "ERROR 11-29 lost a worker"
+
+
 def test_prefix_hits_of_the_leg_alone_are_counted(measure: Measure) -> None:
     row, _, fake = measure(preset("prefix-cache"))
     assert row.prefix_cache_hit_tokens is not None

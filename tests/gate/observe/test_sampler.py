@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import pynvml
 import pytest
 
 from gate.observe import gpu, machine, memory
@@ -70,7 +71,7 @@ def test_machine_names_its_context_and_host_is_a_folder_name(monkeypatch: pytest
 
 def test_machine_without_gpu_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
-        raise gpu.pynvml.NVMLError(gpu.pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
-    monkeypatch.setattr(gpu.pynvml, "nvmlInit", missing)
-    assert (gpu.gpus(), gpu.driver(), gpu.sample(), gpu.process_bytes(frozenset({1}))) == ((), None, {}, None)
+    monkeypatch.setattr(pynvml, "nvmlInit", missing)
+    assert (gpu.gpus(), gpu.driver(), gpu.sample(), gpu.bytes_of(frozenset({1}), gpu.users())) == ((), None, {}, None)

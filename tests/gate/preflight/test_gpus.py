@@ -12,6 +12,7 @@ import pynvml
 import pytest
 
 from gate.errors import PreconditionError
+from gate.observe import gpu
 from gate.plan import Plan
 from gate.preflight import clocks, gpu_idle, memory
 
@@ -75,7 +76,7 @@ def test_exactly_the_limit_is_idle(plan: Callable[..., Plan], tmp_path: Path, ca
     ],
 )
 def test_only_heat_and_power_faults_hold_a_card_back(mask: int, words: tuple[str, ...]) -> None:
-    assert clocks.reasons(mask) == words
+    assert gpu.held_back(mask) == words
 
 
 @pytest.mark.parametrize(
