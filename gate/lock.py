@@ -1,8 +1,9 @@
 """3 One flock per GPU: who holds it, since when, and proof that it was held throughout.
 
 The file is keyed by GPU (or by host, for a run without one) and lies where every user of the machine looks; the kernel
-drops the lock when its holder dies, however it dies, so nothing is ever stale. What the file says about its holder is
-for people alone: the lock itself is the kernel's.
+drops the lock when its holder dies, however it dies, so nothing is ever stale. The watcher of a killed gate's servers
+(arm/guard.py) holds it on until they are gone. What the file says about its holder is for people alone: the lock itself
+is the kernel's.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ import json
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from gate.errors import LockHeldError, PreconditionError, StorageError
 from gate.observe import gpu
@@ -27,6 +32,9 @@ from gate.recipe import Recipe
 FOLDER_VARIABLE = "GATE_LOCK_DIR"
 DEFAULT_FOLDER = Path("/tmp/gate-locks")
 HOST_KEY = "host"
+WATCHER_S = 30.0
+"""How long the watcher of a killed gate may take to end its servers; it gives them 10 s, then kills."""
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,9 @@ class Lock:
 
     files: tuple[tuple[Path, int], ...]
     """(path, open descriptor)."""
+
+    def descriptors(self) -> tuple[int, ...]:
+        return tuple(descriptor for _, descriptor in self.files)
 
     def held(self) -> bool:
         """Proof, not memory: each path still leads to the file we locked, and a lock of another would be refused.
@@ -110,14 +121,22 @@ def hold(recipe: Recipe) -> Iterator[Lock]:
 def take(path: Path) -> int:
     """Lock the file at path for this process and write who we are into it; returns the open descriptor."""
     descriptor = _open(path)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        holder = _read_holder(descriptor)
-        os.close(descriptor)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise StorageError(f"cannot lock {path}: {error.strerror}", hint=f"set {FOLDER_VARIABLE}") from error
-        raise LockHeldError(f"{path.stem} is held by {holder}", hint="wait for it to end, or stop it") from error
+    deadline = time.monotonic() + WATCHER_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError as error:
+            seen = _read_holder(descriptor)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES) and _died(seen) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+                continue
+            os.close(descriptor)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise StorageError(f"cannot lock {path}: {error.strerror}", hint=f"set {FOLDER_VARIABLE}") from error
+            raise LockHeldError(
+                f"{path.stem} is held by {_name(seen)}", hint="wait for it to end, or stop it"
+            ) from error
     with contextlib.suppress(OSError):  # a full disk: the lock is held all the same, it only does not say by whom
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, (json.dumps(_holder(), indent=1) + "\n").encode(), 0)
@@ -196,10 +215,30 @@ def _user() -> str:
         return f"uid {os.getuid()}"
 
 
-def _read_holder(descriptor: int) -> str:
-    """One line about the holder; the lock may be held by one that has not written yet."""
+def _read_holder(descriptor: int) -> dict[str, Any]:
+    """What the lock file says; empty where its holder has not written yet, or something else did."""
     try:
         seen = json.loads(os.pread(descriptor, 65536, 0))
+    except ValueError:
+        return {}
+    return seen if isinstance(seen, dict) else {}
+
+
+def _name(seen: dict[str, Any]) -> str:
+    """One line about the holder."""
+    try:
         return f"{seen['user']} (pid {seen['pid']} on {seen['host']}) since {seen['since']}: {seen['command']}"
-    except (ValueError, KeyError, TypeError):
+    except KeyError:
         return "another process, which left no name"
+
+
+def _died(seen: dict[str, Any]) -> bool:
+    """Whether the gate that took the lock was on this host and is gone: then its watcher is about to let go."""
+    if seen.get("host") != socket.gethostname() or not isinstance(seen.get("pid"), int):
+        return False
+    try:
+        return bool(psutil.Process(seen["pid"]).status() == psutil.STATUS_ZOMBIE)
+    except (psutil.NoSuchProcess, ValueError):
+        return True
+    except psutil.Error:
+        return False

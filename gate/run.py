@@ -83,7 +83,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     """4 to 8: whatever ends it early, both servers are gone afterwards and every finished leg is judged."""
     cut: KeyboardInterrupt | ArmError | OracleError | None = None
     try:
-        with Pair(plan, place.logs, ui.say) as pair:
+        with Pair(plan, place.logs, ui.say, lock.descriptors()) as pair:
             legs(plan, place, pair, lock, ui)  # 4 raw records to disk after each leg
             ask_margins(place, pair, ui)  # 4 the oracle's own doubt at each divergence
     except KeyboardInterrupt as error:

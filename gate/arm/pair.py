@@ -29,7 +29,9 @@ GPU_RETURN_SLACK_BYTES = 2**30
 class Pair:
     """`with Pair(plan, logs, say) as pair: server = pair.ready(leg)`; leaving it stops whatever runs."""
 
-    def __init__(self, plan: Plan, logs: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, logs: Path, say: Callable[[str], None], locks: tuple[int, ...] = ()) -> None:
+        """locks: descriptors of the devices' locks, held on by the watcher until no server of a killed gate lives."""
+        GUARD.keep = locks
         self._plan = plan
         self._logs = logs
         self._say = say

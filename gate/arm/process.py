@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from gate.arm.guard import Guard, members, signal_all
+from gate.arm.guard import MARK, Guard, marked, members, signal_all
 from gate.errors import ArmError
 from gate.interrupt import deferred
 from gate.observe import control
@@ -32,9 +33,10 @@ GUARD = Guard()
 class ServerProcess:
     """One started server. Made by `launch`; `stop` may be called any number of times."""
 
-    def __init__(self, plan: ArmPlan, popen: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, plan: ArmPlan, popen: subprocess.Popen[bytes], log: Path, *, mark: str) -> None:
         self.plan = plan
         self.log = log
+        self.mark = mark
         self._popen = popen
         self._start_id = f"{popen.pid}@{psutil.Process(popen.pid).create_time():.2f}"
 
@@ -92,15 +94,15 @@ class ServerProcess:
             for signum, patience_s in STEPS:
                 if interrupted() and signum != signal.SIGKILL:
                     continue
-                signal_all(_left(self.pid, family), signum)
+                signal_all(self._left(family), signum)
                 hurry = interrupted if signum != signal.SIGKILL else _never
                 if self._gone(family, patience_s, hurry):
                     break
-            left = _left(self.pid, family)
+            left = self._left(family)
             if left:
                 raise ArmError(f"processes {left} of the {self.plan.arm} survived SIGKILL", hint="kill them by hand")
             self._popen.wait()  # reap it: a zombie does not count as left
-            GUARD.release(self.pid)
+            GUARD.release(self.mark)
             host, port = address(self.url)
             deadline = time.monotonic() + PORT_FREE_S
             while not port_is_free(host, port):
@@ -108,11 +110,23 @@ class ServerProcess:
                     raise ArmError(f"port {port} is still taken after the {self.plan.arm} ended{holder(port)}")
                 time.sleep(POLL_S)
 
+    def _left(self, family: dict[int, float]) -> list[int]:
+        """What still lives of the session, of the descendants it had, and of those that left both."""
+        alive = {*members(self.pid), *marked(self.mark)}
+        for pid, started in family.items():
+            try:
+                process = psutil.Process(pid)
+                if process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
+                    alive.add(pid)
+            except psutil.Error:
+                continue
+        return sorted(alive)
+
     def _gone(self, family: dict[int, float], patience_s: float, hurry: Callable[[], bool]) -> bool:
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline:
             self._popen.poll()
-            if not _left(self.pid, family):
+            if not self._left(family):
                 return True
             if hurry():
                 return False
@@ -135,13 +149,20 @@ def launch(plan: ArmPlan, log: Path, ready_timeout_s: float) -> ServerProcess:
             hint="stop that process or choose another with --port",
         )
     server: ServerProcess | None = None
+    mark = secrets.token_hex(8)
     try:
         with deferred(), log.open("ab") as output:
+            GUARD.announce(mark)
             popen = subprocess.Popen(
-                plan.argv, env=plan.env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                plan.argv,
+                env=plan.env | {MARK: mark},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
             )
-            GUARD.watch(popen.pid)
-            server = ServerProcess(plan, popen, log)
+            GUARD.watch(mark, popen.pid)
+            server = ServerProcess(plan, popen, log, mark=mark)
         server.wait_ready(ready_timeout_s)
     except OSError as error:
         raise ArmError(f"cannot start the {plan.arm}: {plan.argv[0]}: {error.strerror}") from error
@@ -211,16 +232,3 @@ def _descendants(pid: int) -> dict[int, float]:
         return {child.pid: child.create_time() for child in psutil.Process(pid).children(recursive=True)}
     except psutil.Error:
         return {}
-
-
-def _left(session: int, family: dict[int, float]) -> list[int]:
-    """What still lives of a session and of the descendants it had."""
-    alive = set(members(session))
-    for pid, started in family.items():
-        try:
-            process = psutil.Process(pid)
-            if process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
-                alive.add(pid)
-        except psutil.Error:
-            continue
-    return sorted(alive)

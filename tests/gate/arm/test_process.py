@@ -62,13 +62,13 @@ def test_starts_answers_and_leaves_nothing(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_server_gets_the_planned_environment_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_gets_the_planned_environment_and_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     log = tmp_path / "log"
     code = "import os, sys; print(sorted(os.environ)); sys.exit(3)"
     with pytest.raises(ArmError):
         process.launch(plan_of(sys.executable, "-c", code, env={"ONLY": "this", "LC_ALL": "C.UTF-8"}), log, 20)
-    assert log.read_text().strip() == "['LC_ALL', 'ONLY']"
+    assert log.read_text().strip() == "['GATE_SERVER', 'LC_ALL', 'ONLY']"
 
 
 def test_death_at_start_shows_the_last_log_line(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def started_stubborn(tmp_path: Path) -> tuple[process.ServerProcess, int]:
     plan = script(STUBBORN)
     with log.open("ab") as output:
         popen = subprocess.Popen(plan.argv or (), stdout=output, start_new_session=True)
-    server = process.ServerProcess(plan, popen, log)
+    server = process.ServerProcess(plan, popen, log, mark="none")
     deadline = time.monotonic() + 20
     while not log.read_text().strip() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -177,3 +177,67 @@ def test_a_server_that_neither_starts_nor_goes_is_told_of_with_the_cause_first(
     with pytest.raises(ArmError, match=r"^the candidate was not ready after 1 s.*; moreover port 1 is still taken$"):
         process.launch(plan, tmp_path / "log", 1)
     ended(started[0])
+
+
+DAEMON = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+code = "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True)"
+if os.fork() == 0:
+    os.setsid()
+    subprocess.Popen([sys.executable, "-c", code + "; time.sleep(600)"], start_new_session=True)
+    os._exit(0)
+os.wait()
+from gate.arm import fake
+fake.main(["--port", sys.argv[1], "--preset", "instant"])
+"""
+"""A server that leaves a daemon: in a session of its own, its parent dead, deaf to SIGTERM."""
+
+
+def daemon_of(log: Path) -> int:
+    return int(next(line for line in log.read_text().splitlines() if line.isdigit()))
+
+
+def test_a_daemon_in_a_session_of_its_own_is_ended_with_its_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "STEPS", ((signal.SIGINT, 0.3), (signal.SIGTERM, 0.3), (signal.SIGKILL, 10.0)))
+    log = tmp_path / "log"
+    server = process.launch(plan_of(sys.executable, "-c", DAEMON, "{port}"), log, 20)
+    daemon = daemon_of(log)
+    assert daemon not in guard.members(server.pid)
+    assert daemon not in [child.pid for child in psutil.Process(server.pid).children(recursive=True)]
+    server.stop()
+    assert wait_until_gone(daemon)
+
+
+def sleeper(mark: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={guard.MARK: mark})
+
+
+def ended(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+
+
+def test_the_watcher_ends_a_server_it_was_told_of_before_it_ran() -> None:
+    """The gate was killed between the start of a server and noting its session."""
+    watcher = guard.Guard()
+    watcher.announce("m1")
+    held = sleeper("m1")
+    other = sleeper("m2")
+    watcher.close()
+    assert held.wait(20) == -signal.SIGTERM
+    assert other.poll() is None
+    ended(other)
+
+
+def test_the_watcher_leaves_a_released_server_alone() -> None:
+    watcher = guard.Guard()
+    watcher.announce("m3")
+    held = sleeper("m3")
+    watcher.watch("m3", held.pid)
+    watcher.release("m3")
+    watcher.close()
+    assert held.poll() is None
+    ended(held)
