@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.request import FinishReason, SamplingParams
+
+UNKNOWN = -1
+"""Stands in Segment.token_ids for an id that the step in flight is still to sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,12 @@ class Segment:
     prompt_ids: Sequence[int] = ()
     """For penalties and prompt_logprobs."""
     output_ids: Sequence[int] = ()
-    """Tokens generated so far; a snapshot is not needed, the runner reads it before it returns."""
+    """Tokens generated so far; a snapshot is not needed, the runner reads it before it returns. With `feed` the id that
+    is still to be sampled is not among them."""
     eos_ids: frozenset[int] = frozenset()
     """Masked while fewer than params.min_tokens were generated."""
+    feed: int | None = None
+    """Row of the step in flight whose sampled id is this segment's one token; token_ids is (UNKNOWN,) then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,17 @@ class StepOutput:
     step: int
     sampled: tuple[Sampled, ...]
     """In the order of Batch.segments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A step that was submitted. Written by the runner, redeemed by the loop."""
+
+    batch: Batch
+    followable: bool
+    """Its ids are where the next step can take them: that one may be submitted before this is finished."""
+    finish: Callable[[], StepOutput]
+    """Waits for the step; called once, in the order of submission."""
 
 
 @dataclass(frozen=True, slots=True)

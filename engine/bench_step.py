@@ -18,7 +18,7 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from engine.batch import Batch, Segment
+from engine.batch import UNKNOWN, Batch, Segment, Ticket
 from engine.errors import PreconditionError
 from engine.models.fused import FusedForCausalLM
 from engine.models.fused_layers import Attention
@@ -63,7 +63,7 @@ class Family:
 class Measured:
     title: str
     wall_us: float
-    """Median of a step, called as the engine calls it, results on the host."""
+    """Of a step as the engine runs it, its ids on the host: prefill's median; decode's mean, since steps overlap."""
     families: tuple[Family, ...]
 
     def lines(self) -> Iterator[str]:
@@ -96,13 +96,16 @@ class StepBench:
         """`batch` sequences with `context` tokens each. Raises PreconditionError where the caches cannot hold them."""
         last = [self._prefill(slot, context) for slot in range(batch)]
         position = context
+        before = self._submit([self._segment(slot, (token,), position) for slot, token in enumerate(last)])
 
         def step() -> None:
-            nonlocal position, last
-            last = self._run([self._segment(slot, (token,), position) for slot, token in enumerate(last)])
+            nonlocal position, before
             position += 1
+            after = self._submit([self._segment(slot, (UNKNOWN,), position, feed=slot) for slot in range(batch)])
+            before.finish()
+            before = after
 
-        wall = _median_us(step, steps, warm=4)
+        wall = _mean_us(step, steps, warm=4)
         known = decode_bytes(self.model, self.runner, batch, position)
         families = [Family(f.name, f.launches, f.us, known.get(f.name)) for f in _profiled(step, 8)]
         return Measured(f"decode, batch {batch}, {context} tokens of context", wall, tuple(families))
@@ -121,11 +124,13 @@ class StepBench:
         return self._run([self._segment(slot, tuple(ids), 0)])[0]
 
     def _run(self, segments: Sequence[Segment]) -> list[int]:
-        self._step += 1
-        output = self.runner.run(Batch(self._step, tuple(segments)))
-        return [s.token_id for s in output.sampled if s.token_id is not None]
+        return [s.token_id for s in self._submit(segments).finish().sampled if s.token_id is not None]
 
-    def _segment(self, slot: int, ids: tuple[int, ...], position: int) -> Segment:
+    def _submit(self, segments: Sequence[Segment]) -> Ticket:
+        self._step += 1
+        return self.runner.submit(Batch(self._step, tuple(segments)))
+
+    def _segment(self, slot: int, ids: tuple[int, ...], position: int, feed: int | None = None) -> Segment:
         block_tokens = self.runner.caches.block_tokens
         per_sequence = -(-self.runner.max_model_len // block_tokens)
         end = position + len(ids)
@@ -135,7 +140,8 @@ class StepBench:
                 f"{self.runner.max_model_len} do not hold it; measure fewer or shorter ones"
             )
         blocks = tuple(range(slot * per_sequence, slot * per_sequence + -(-end // block_tokens)))
-        return Segment(f"bench-{slot}", ids, position, blocks, slot, position == 0, sample=True, params=self._params)
+        fresh = position == 0
+        return Segment(f"bench-{slot}", ids, position, blocks, slot, fresh, sample=True, params=self._params, feed=feed)
 
 
 def family_of(kernel: str) -> str:
@@ -182,6 +188,15 @@ def _profiled(step: Callable[[], None], steps: int) -> list[Family]:
             launches[family] += 1
             us[family] += event.device_time_total
     return [Family(name, launches[name] / steps, us[name] / steps) for name in launches]
+
+
+def _mean_us(step: Callable[[], None], steps: int, warm: int) -> float:
+    for _ in range(warm):
+        step()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return (time.perf_counter() - began) / steps * 1e6
 
 
 def _median_us(step: Callable[[], None], steps: int, warm: int) -> float:

@@ -1,12 +1,17 @@
-"""One CUDA graph per decoding batch size: a step is filling one pinned buffer, one launch, and reading the ids back.
+"""One CUDA graph per decoding batch size: a step is one upload of integers, one launch, and its ids read back.
 
 No batch is padded: a graph of n sequences reads and writes n rows. All graphs share one memory pool, since one runs at
-a time, and one pair of input buffers, laid out anew for each size.
+a time, and one device buffer of inputs, laid out anew for each size.
+
+Two steps may be queued: the second takes its token ids from the first on the device. What the host writes and reads is
+therefore double, and lies outside the graphs: a copy inside one would read its pinned buffer at some later time, when
+the host may be filling it for the step after.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +24,10 @@ from engine.models.caches import Caches
 from engine.models.step import Step
 from engine.ops.sample import cuda as sample_cuda
 
-VECTORS = ("token_ids", "positions", "kv_slots", "state_slots", "lengths")
+VECTORS = ("token_ids", "positions", "kv_slots", "state_slots", "lengths", "feed")
+"""`feed`: rows of the step before whose ids become the token_ids; not looked at where no id is taken from there."""
+LANES = 2
+"""Steps that may be queued at once."""
 
 
 class Model(Protocol):
@@ -36,30 +44,35 @@ class Inputs:
     def __init__(self, max_sequences: int, table_width: int, device: torch.device) -> None:
         self.width = table_width
         size = max_sequences * (len(VECTORS) + table_width)
-        self.host = torch.zeros(size, dtype=torch.int64, pin_memory=device.type == "cuda")
+        self.host = [_pinned(size, device) for _ in range(LANES)]
         self.device = torch.zeros(size, dtype=torch.int64, device=device)
-        self._array = self.host.numpy()
 
     def size(self, n: int) -> int:
         """Elements in use for n sequences."""
         return n * (len(VECTORS) + self.width)
 
-    def upload(self, n: int) -> None:
-        """Queue the copy; the host side must not change before the step is over."""
-        self.device[: self.size(n)].copy_(self.host[: self.size(n)], non_blocking=True)
+    def upload(self, n: int, lane: int) -> None:
+        """Queue the copy; that lane of the host side must not change before the step is over."""
+        self.device[: self.size(n)].copy_(self.host[lane][: self.size(n)], non_blocking=True)
+
+    def vector(self, name: str, n: int) -> Tensor:
+        """A view of the device side, int64 [n]."""
+        start = VECTORS.index(name) * n
+        return self.device[start : start + n]
 
     def step(self, n: int) -> Step:
         """Views of the device side."""
-        vectors = {name: self.device[i * n : (i + 1) * n] for i, name in enumerate(VECTORS)}
-        lengths = vectors.pop("lengths")
+        vectors = {name: self.vector(name, n) for name in VECTORS if name not in ("lengths", "feed")}
         table = self.device[len(VECTORS) * n : self.size(n)].view(n, self.width)
+        lengths = self.vector("lengths", n)
         return Step(**vectors, decodes=n, pages=None, runs=(), block_table=table, lengths=lengths, chunks=None)
 
-    def fill(self, segments: Sequence[Segment], block_tokens: int) -> None:
+    def fill(self, segments: Sequence[Segment], block_tokens: int, lane: int) -> None:
         """Raises ValueError where a segment's blocks do not cover its token, or are more than a row holds."""
         n = len(segments)
-        vectors = self._array[: len(VECTORS) * n].reshape(len(VECTORS), n)
-        table = self._array[len(VECTORS) * n : self.size(n)].reshape(n, self.width)
+        array = self.host[lane].numpy()
+        vectors = array[: len(VECTORS) * n].reshape(len(VECTORS), n)
+        table = array[len(VECTORS) * n : self.size(n)].reshape(n, self.width)
         for i, segment in enumerate(segments):
             position = segment.position
             used = position // block_tokens + 1
@@ -69,15 +82,25 @@ class Inputs:
                     f"its step ends at token {position + 1} and a table row holds {self.width}"
                 )
             slot = segment.block_ids[used - 1] * block_tokens + position % block_tokens
-            vectors[:, i] = (segment.token_ids[0], position, slot, segment.state_slot, position + 1)
+            feed = segment.feed or 0
+            vectors[:, i] = (segment.token_ids[0], position, slot, segment.state_slot, position + 1, feed)
             table[i, :used] = segment.block_ids[:used]
 
-    def fill_idle(self, n: int) -> None:
+    def fill_idle(self, n: int, lane: int) -> None:
         """Something valid to run before any request exists: one token each, block 0, slots all different."""
-        self._array[: self.size(n)] = 0
-        vectors = self._array[: len(VECTORS) * n].reshape(len(VECTORS), n)
+        array = self.host[lane].numpy()
+        array[: self.size(n)] = 0
+        vectors = array[: len(VECTORS) * n].reshape(len(VECTORS), n)
         vectors[VECTORS.index("state_slots")] = np.arange(n)
         vectors[VECTORS.index("lengths")] = 1
+
+
+def _event(device: torch.device) -> torch.cuda.Event | None:
+    return torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def _pinned(size: int, device: torch.device) -> Tensor:
+    return torch.zeros(size, dtype=torch.int64, pin_memory=device.type == "cuda")
 
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
@@ -97,6 +120,26 @@ class CudaCapture:
         return graph.replay
 
 
+@dataclass(slots=True)
+class Launched:
+    """A queued step."""
+
+    lane: int
+    logits: Tensor
+    """bf16 [n, vocab_size], valid until the next launch."""
+    _host_ids: Tensor
+    _event: torch.cuda.Event | None
+    _lanes: list[Launched | None]
+
+    def ids(self) -> list[int]:
+        """The most probable id of each row, when the step is over; frees the lane."""
+        if self._event is not None:
+            self._event.synchronize()
+        ids: list[int] = self._host_ids.tolist()
+        self._lanes[self.lane] = None
+        return ids
+
+
 class DecodeGraphs:
     """Every step that is nothing but decoding, up to `max_sequences` of them."""
 
@@ -108,7 +151,11 @@ class DecodeGraphs:
         device = caches.kv.device
         self.inputs = Inputs(self.max_sequences, -(-max_model_len // caches.block_tokens), device)
         self.ids = torch.zeros(self.max_sequences, dtype=torch.int64, device=device)
-        self.host_ids = torch.zeros(self.max_sequences, dtype=torch.int64, pin_memory=device.type == "cuda")
+        """Of the step queued last: the next may take its token ids here."""
+        self._host_ids = [_pinned(self.max_sequences, device) for _ in range(LANES)]
+        self._events = [_event(device) for _ in range(LANES)]
+        self._lanes: list[Launched | None] = [None] * LANES
+        self._next = 0
         self._argmax = sample_cuda.workspace(self.max_sequences, device)
         self._logits: dict[int, Tensor] = {}
         self._replays: dict[int, Callable[[], None]] = {}
@@ -121,27 +168,48 @@ class DecodeGraphs:
             len(s.token_ids) == 1 and s.params.prompt_logprobs is None for s in segments
         )
 
-    def run(self, segments: Sequence[Segment]) -> tuple[list[int], Tensor]:
-        """The step -> (the most probable id of each row, logits bf16 [n, vocab_size], valid until the next run)."""
-        n = len(segments)
-        self.inputs.fill(segments, self.caches.block_tokens)
+    def launch(self, segments: Sequence[Segment]) -> Launched:
+        """Queue a step. Either every segment takes its id from the step queued before (`feed`), or none does.
+
+        Raises RuntimeError while LANES steps are queued and not read; ValueError as Inputs.fill does.
+        """
+        n, lane = len(segments), self._next
+        if self._lanes[lane] is not None:
+            raise RuntimeError(f"{LANES} steps are queued; read the ids of the first before the next")
+        fed = [s.feed is not None for s in segments]
+        if any(fed) is not all(fed):
+            raise ValueError("a step takes all its ids from the step before, or none")
+        self.inputs.fill(segments, self.caches.block_tokens, lane)
+        self.inputs.upload(n, lane)
+        if fed[0]:
+            torch.index_select(self.ids, 0, self.inputs.vector("feed", n), out=self.inputs.vector("token_ids", n))
         self._replays[n]()
-        if self.ids.is_cuda:
-            torch.cuda.current_stream(self.ids.device).synchronize()
-        ids: list[int] = self.host_ids[:n].tolist()
-        return ids, self._logits[n]
+        self._host_ids[lane][:n].copy_(self.ids[:n], non_blocking=True)
+        event = self._events[lane]
+        if event is not None:
+            event.record()
+        launched = Launched(lane, self._logits[n], self._host_ids[lane][:n], event, self._lanes)
+        self._lanes[lane] = launched
+        self._next = (lane + 1) % LANES
+        return launched
+
+    def run(self, segments: Sequence[Segment]) -> tuple[list[int], Tensor]:
+        """One step by itself -> (the most probable id of each row, logits as in Launched)."""
+        launched = self.launch(segments)
+        return launched.ids(), launched.logits
 
     @torch.inference_mode()
     def _capture_all(self, capture: Capture) -> None:
         """Largest first, so that the pool is as large as it gets."""
         for n in range(self.max_sequences, 0, -1):
-            self.inputs.fill_idle(n)
+            self.inputs.fill_idle(n, 0)
+            self.inputs.upload(n, 0)
             if n == self.max_sequences:
                 self._queue(n)  # what is set up on first use may not be part of a graph
+            if self.ids.is_cuda:
+                torch.cuda.synchronize(self.ids.device)  # the next size fills the same buffer
             self._replays[n] = capture(lambda n=n: self._queue(n))  # type: ignore[misc]
 
     def _queue(self, n: int) -> None:
-        self.inputs.upload(n)
         self._logits[n] = self.model.head(self.model.forward(self.inputs.step(n), self.caches))
         sample_cuda.argmax(self._logits[n], self.ids[:n], self._argmax, dependent=True)
-        self.host_ids[:n].copy_(self.ids[:n], non_blocking=True)

@@ -1,4 +1,7 @@
-"""EngineLoop: the engine's own thread. Receive, schedule, run, deliver; then again.
+"""EngineLoop: the engine's own thread. Receive, schedule, submit, deliver the step before; then again.
+
+Where a step's ids stay on the device and the next step is certain without knowing them, that one is submitted before
+they are read back, so that the device never waits for the host. Everywhere else one step ends before the next begins.
 
 One lock guards the scheduler. The loop thread holds it to schedule and to update, never while the model runs or a
 listener is called, so `submit` and `abort` take microseconds from any thread, answer at once with the scheduler's own
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Protocol
 
-from engine.batch import Batch, Delivery, StepOutput
+from engine.batch import Batch, Delivery, StepOutput, Ticket
 from engine.request import FinishReason, Request
 from engine.scheduler import RequestRefused, Scheduler
 from engine.stats import LoopStats, SchedulerStats
@@ -27,7 +30,7 @@ Listener = Callable[[Delivery], None]
 class Runner(Protocol):
     """What turns a Batch into tokens. Called from the loop thread only."""
 
-    def run(self, batch: Batch) -> StepOutput: ...
+    def submit(self, batch: Batch) -> Ticket: ...
 
     def info(self) -> dict[str, object]: ...
 
@@ -50,11 +53,13 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
+            before: Ticket | None = None
             while self._receive():
-                batch = self._schedule()
-                if batch is not None:
-                    output = self.runner.run(batch)
-                    self._deliver(self._update(batch, output))
+                batch = self._schedule(before)
+                ticket = None if batch is None else self.runner.submit(batch)
+                if before is not None:
+                    self._deliver(self._update(before.batch, before.finish()))
+                before = ticket
         except BaseException as error:  # SystemExit too: whoever waits for a token must hear of it
             logger.exception("the engine loop died")
             self._deliver(self._fail(error))
@@ -119,16 +124,20 @@ class EngineLoop:
         self._deliver(deliveries)
         return more
 
-    def _schedule(self) -> Batch | None:
+    def _schedule(self, before: Ticket | None) -> Batch | None:
+        """The next step; beside one in flight only if that can be followed."""
         with self._wake:
+            if before is not None:
+                return self.scheduler.schedule_ahead() if before.followable else None
             batch = self.scheduler.schedule()
             self._step_began = None if batch is None else time.monotonic()
             return batch
 
     def _update(self, batch: Batch, output: StepOutput) -> list[Delivery]:
         with self._wake:
-            self._step_began = None
-            return self.scheduler.update(batch, output)
+            deliveries = self.scheduler.update(batch, output)
+            self._step_began = time.monotonic() if self.scheduler.in_flight else None
+            return deliveries
 
     def _deliver(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:

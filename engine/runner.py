@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.batch import Batch, Sampled, Segment, StepOutput, TokenLogprobs
+from engine.batch import Batch, Sampled, Segment, StepOutput, Ticket, TokenLogprobs
 from engine.census import Census, take_census
 from engine.config import EngineConfig
 from engine.devices import free_bytes, limit_threads, resolve_device
@@ -44,7 +44,7 @@ class Model(Protocol):
 
 
 class ModelRunner:
-    """Called from one thread. A step is complete when `run` returns."""
+    """Called from one thread."""
 
     graphs: DecodeGraphs | None = None
 
@@ -55,9 +55,13 @@ class ModelRunner:
         self.sampler = Sampler(vocab_size, self.device)
         self.prompt_logprobs = PromptLogprobs(model.logits)
 
-    @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:
-        """Run the step, update the caches, sample where asked."""
+        """One step by itself: submitted and finished."""
+        return self.submit(batch).finish()
+
+    @torch.inference_mode()
+    def submit(self, batch: Batch) -> Ticket:
+        """Run the step, update the caches, sample where asked. Followable where all of that can wait on the device."""
         fresh = [s.state_slot for s in batch.segments if s.zero_state]
         if fresh:
             self.caches.zero_slots(torch.tensor(fresh, device=self.device))
@@ -73,22 +77,25 @@ class ModelRunner:
         for segment, prompt in zip(batch.segments, prompts, strict=True):
             token, logprobs = next(chosen) if segment.sample else (None, None)
             sampled.append(Sampled(segment.request_id, token, logprobs, prompt))
-        return StepOutput(batch.step, tuple(sampled))
+        output = StepOutput(batch.step, tuple(sampled))
+        return Ticket(batch, followable=False, finish=lambda: output)
 
-    def _replay(self, batch: Batch, graphs: DecodeGraphs) -> StepOutput:
+    def _replay(self, batch: Batch, graphs: DecodeGraphs) -> Ticket:
         """Every row has logits here, also those of prompts that end later: they are not reported."""
-        ids, logits = graphs.run(batch.segments)
-        chosen: list[tuple[int, TokenLogprobs | None]] = [(token, None) for token in ids]
+        launched = graphs.launch(batch.segments)
         rows = [i for i, s in enumerate(batch.segments) if s.sample]
-        if not all(wants_argmax(batch.segments[i]) for i in rows):
-            wanted = [batch.segments[i] for i in rows]
-            for i, made in zip(rows, self.sampler.sample(logits[rows].float(), wanted), strict=True):
-                chosen[i] = made
+        if all(wants_argmax(batch.segments[i]) for i in rows):
+            return Ticket(batch, followable=True, finish=lambda: _greedy(batch, launched.ids()))
+        chosen: list[tuple[int, TokenLogprobs | None]] = [(token, None) for token in launched.ids()]
+        wanted = [batch.segments[i] for i in rows]
+        for i, made in zip(rows, self.sampler.sample(launched.logits[rows].float(), wanted), strict=True):
+            chosen[i] = made
         sampled = [
             Sampled(s.request_id, *(made if s.sample else (None, None)))
             for s, made in zip(batch.segments, chosen, strict=True)
         ]
-        return StepOutput(batch.step, tuple(sampled))
+        output = StepOutput(batch.step, tuple(sampled))
+        return Ticket(batch, followable=False, finish=lambda: output)
 
     def _sample(
         self, segments: tuple[Segment, ...], hidden: Tensor, ends: list[int]
@@ -184,6 +191,11 @@ def load_runner(config: EngineConfig, *, quantize_inputs: bool | None = None) ->
     quantize_inputs: whether W8A8 layers quantise their inputs; None: in bfloat16 only (see layers.Source).
     """
     return LoadedRunner(config, quantize_inputs)
+
+
+def _greedy(batch: Batch, ids: list[int]) -> StepOutput:
+    sampled = [Sampled(s.request_id, i if s.sample else None) for s, i in zip(batch.segments, ids, strict=True)]
+    return StepOutput(batch.step, tuple(sampled))
 
 
 _KV_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float8_e4m3fn: "fp8"}

@@ -15,7 +15,8 @@ Order is first come, first served, and two lists hold it: every request in `runn
 * So the oldest request always advances, each request becomes the oldest at some time, and nobody starves. That needs
   every request to fit alone, which `add` checks.
 
-One step is in flight at most: `schedule`, run, `update`, in this order. `abort` may come at any time.
+`schedule`, run, `update`, in this order; between the last two, `schedule_ahead` may give the step that follows, so that
+the device has work while the host books the one before. `abort` may come at any time.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from dataclasses import replace
 
-from engine.batch import Batch, Delivery, Sampled, Segment, StepOutput
+from engine.batch import UNKNOWN, Batch, Delivery, Sampled, Segment, StepOutput
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig
@@ -62,7 +64,8 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self._clock = clock
         self._live: dict[str, Request] = {}
-        self._flight: tuple[Batch, tuple[Request, ...]] | None = None
+        self._flights: deque[tuple[Batch, tuple[Request, ...]]] = deque()
+        """Steps that were scheduled and not updated, oldest first: two at most."""
         self._step = 0
         self._preemptions = 0
         self._prompt_tokens = 0
@@ -110,20 +113,24 @@ class Scheduler:
 
     def fail_all(self, error: str) -> list[Delivery]:
         """End everything with ERROR: the runner is broken, and no step will run again."""
-        if self._flight is not None:
-            batch, requests = self._flight
-            self._flight = None
-            self.states.complete(batch.step)
-            for request in requests:
-                if request.status is Status.FINISHED:
-                    self._release(request)
+        flown = [request for _, requests in self._flights for request in requests]
+        while self._flights:
+            self.states.complete(self._flights.popleft()[0].step)
+        for request in flown:
+            if request.status is Status.FINISHED:
+                self._release(request)
         return [
             self._finish(request, Delivery(request.id, (), finish_reason=FinishReason.ERROR, error=error))
             for request in list(self._live.values())
         ]
 
     def has_work(self) -> bool:
-        return bool(self.running or self.waiting or self._flight)
+        return bool(self.running or self.waiting or self._flights)
+
+    @property
+    def in_flight(self) -> int:
+        """Steps that were scheduled and not updated."""
+        return len(self._flights)
 
     def stats(self) -> SchedulerStats:
         return SchedulerStats(
@@ -141,8 +148,8 @@ class Scheduler:
 
     def schedule(self) -> Batch | None:
         """The next step, or None when there is nothing to run. RuntimeError while a step is in flight."""
-        if self._flight is not None:
-            raise RuntimeError(f"step {self._flight[0].step} is in flight; update() it before scheduling the next")
+        if self._flights:
+            raise RuntimeError(f"step {self._flights[0][0].step} is in flight; update() it before scheduling the next")
         if not self.has_work():
             return None
         grants, budget = self._grant_running(self.limits.max_num_batched_tokens)
@@ -152,10 +159,41 @@ class Scheduler:
                 f"{len(self.running)} running and {len(self.waiting)} waiting requests, and none can advance with "
                 f"{self.blocks.num_free} KV blocks and {self.states.num_free} state slots free; something leaked"
             )
-        batch = Batch(self._step, tuple(_segment(request, tokens) for request, tokens in grants))
+        segments = tuple(_segment(request, tokens) for request, tokens in grants)
+        return self._launch(segments, tuple(request for request, _ in grants))
+
+    def schedule_ahead(self) -> Batch | None:
+        """The step after the one in flight, its token ids still UNKNOWN; None where what it holds depends on them.
+
+        It is the same requests one token on, less those that reach max_tokens: nothing is admitted, pre-empted or
+        prefilled, so nothing has to be taken back. With requests waiting it is None, or they would wait one step more.
+        A request that the id in flight ends (a stop id, an abort) runs one step in vain: `update` discards the result,
+        and its blocks and slot are kept until then.
+        """
+        if len(self._flights) != 1 or self.waiting:
+            return None
+        batch, requests = self._flights[0]
+        alive = [
+            (row, segment, request)
+            for row, (segment, request) in enumerate(zip(batch.segments, requests, strict=True))
+            if request.status is not Status.FINISHED
+        ]
+        if len(alive) < len(self.running) or not all(segment.sample for _, segment, _ in alive):
+            return None
+        going = [entry for entry in alive if len(entry[2].output_ids) + 1 < entry[2].params.max_tokens]
+        for _, segment, request in going:
+            if not self.blocks.extend(request.block_ids, segment.position + len(segment.token_ids) + 1):
+                return None  # what the others got is what they need next anyway
+        if not going:
+            return None
+        segments = tuple(_following(row, segment, request) for row, segment, request in going)
+        return self._launch(segments, tuple(request for _, _, request in going))
+
+    def _launch(self, segments: tuple[Segment, ...], requests: tuple[Request, ...]) -> Batch:
+        batch = Batch(self._step, segments)
         self._step += 1
-        self._flight = batch, tuple(request for request, _ in grants)
-        self.states.launch(batch.step, (segment.request_id for segment in batch.segments))
+        self._flights.append((batch, requests))
+        self.states.launch(batch.step, (segment.request_id for segment in segments))
         return batch
 
     def _grant_running(self, budget: int) -> tuple[list[tuple[Request, int]], int]:
@@ -217,13 +255,16 @@ class Scheduler:
     # After a step.
 
     def update(self, batch: Batch, output: StepOutput) -> list[Delivery]:
-        """Book what the runner made of `batch`. ValueError when `batch` is not in flight or `output` is not its own.
+        """Book what the runner made of `batch`. ValueError when it is not the oldest in flight or `output` not its own.
 
         A sampled token belongs to a (request, step) pair. Requests that ended since `schedule` are recognised as the
         objects that were launched, not by id, so a new request under an old id cannot receive a dead one's token.
         """
-        if self._flight is None or self._flight[0] is not batch:
-            raise ValueError(f"step {batch.step} is not in flight; update() takes what schedule() returned, once")
+        if not self._flights or self._flights[0][0] is not batch:
+            raise ValueError(
+                f"step {batch.step} is not in flight, or not the oldest; update() takes every scheduled step once and "
+                "in order"
+            )
         if output.step != batch.step or len(output.sampled) != len(batch.segments):
             raise ValueError(
                 f"the runner answered step {output.step} with {len(output.sampled)} results, expected step "
@@ -235,13 +276,13 @@ class Scheduler:
                     f"the runner answered token {sampled.token_id} of {sampled.request_id} where step {batch.step} "
                     f"has {segment.request_id} with sample={segment.sample}"
                 )
-        requests = self._flight[1]
-        self._flight = None
+        _, requests = self._flights.popleft()
         self.states.complete(batch.step)
         deliveries = []
         for request, segment, sampled in zip(requests, batch.segments, output.sampled, strict=True):
             if request.status is Status.FINISHED:
-                self._release(request)
+                if not self._flies(request):
+                    self._release(request)
                 continue
             delivery = self._book(request, segment, sampled)
             if delivery is not None:
@@ -277,9 +318,13 @@ class Scheduler:
         request.finish_reason = last.finish_reason
         request.finished = self._clock()
         self._finished[last.finish_reason] += 1
-        if self._flight is None or request not in self._flight[1]:
+        if not self._flies(request):
             self._release(request)
         return last
+
+    def _flies(self, request: Request) -> bool:
+        """Whether a step in flight still writes its memory."""
+        return any(request in requests for _, requests in self._flights)
 
     def _release(self, request: Request) -> None:
         if request.state_slot is None:
@@ -305,6 +350,18 @@ def _segment(request: Request, tokens: int) -> Segment:
         prompt_ids=request.prompt_ids,
         output_ids=request.output_ids,
         eos_ids=request.eos_ids,
+    )
+
+
+def _following(row: int, before: Segment, request: Request) -> Segment:
+    """The segment of one token that comes after `before`, which is row `row` of its step."""
+    return replace(
+        before,
+        token_ids=(UNKNOWN,),
+        position=before.position + len(before.token_ids),
+        block_ids=tuple(request.block_ids),
+        zero_state=False,
+        feed=row,
     )
 
 

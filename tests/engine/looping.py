@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch import Batch, Delivery, Sampled, Segment, StepOutput
+from engine.batch import Batch, Delivery, Sampled, Segment, StepOutput, Ticket
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig, ModelConfig, SchedulerConfig
@@ -29,6 +29,10 @@ class Echo:
 
     def info(self) -> dict[str, object]:
         return {"runner": "echo"}
+
+    def submit(self, batch: Batch) -> Ticket:
+        output = self.run(batch)
+        return Ticket(batch, followable=False, finish=lambda: output)
 
     def run(self, batch: Batch) -> StepOutput:
         self.batches.append(batch)

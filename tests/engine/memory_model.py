@@ -10,10 +10,10 @@ without scheduler, pools or model, from the request alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.batch import Batch, Delivery, Sampled, Segment, StepOutput
+from engine.batch import UNKNOWN, Batch, Delivery, Sampled, Segment, StepOutput
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig, ModelConfig, SchedulerConfig
@@ -107,6 +107,8 @@ class Trace:
     max_num_seqs: int
     extra_budget: int
     arrivals: tuple[Arrival, ...]
+    ahead: bool = False
+    """Whether steps are submitted before the one in flight is booked, where the scheduler gives one."""
 
     @property
     def config(self) -> EngineConfig:
@@ -124,6 +126,8 @@ class Outcome:
     requests: dict[str, Request] = field(default_factory=dict)
     refused: int = 0
     steps: int = 0
+    ahead: int = 0
+    """Steps that were scheduled while another was in flight."""
 
 
 def play(trace: Trace, make: type[Scheduler] = Scheduler, make_blocks: type[BlockPool] = BlockPool) -> Outcome:
@@ -138,7 +142,9 @@ def play(trace: Trace, make: type[Scheduler] = Scheduler, make_blocks: type[Bloc
     arrivals = list(enumerate(trace.arrivals))
     # The oldest request advances by a token each step, so all work fits into as many steps as there are tokens.
     longest_wait = sum(len(a.prompt) + a.params.max_tokens for a in trace.arrivals)
-    step_limit = longest_wait + max((a.at_step for a in trace.arrivals), default=0) + 1
+    # A step that nothing follows takes a second turn to be booked.
+    turns = 2 if trace.ahead else 1
+    step_limit = turns * longest_wait + max((a.at_step for a in trace.arrivals), default=0) + 1
 
     def deliver(delivery: Delivery | None) -> None:
         if delivery is None:
@@ -154,6 +160,7 @@ def play(trace: Trace, make: type[Scheduler] = Scheduler, make_blocks: type[Bloc
                 deliver(scheduler.abort(f"r{name}"))
 
     clock = 0
+    pending: tuple[Batch, StepOutput] | None = None
     while arrivals or scheduler.has_work():
         assert clock <= step_limit, f"starved: {[r.id for r in scheduler.running]} {[r.id for r in scheduler.waiting]}"
         for name, arrival in [a for a in arrivals if a[1].at_step <= clock]:
@@ -169,14 +176,22 @@ def play(trace: Trace, make: type[Scheduler] = Scheduler, make_blocks: type[Bloc
         arrivals = [a for a in arrivals if a[1].at_step > clock]
         abort(clock, in_flight=False)
         ready = [r for r in scheduler.running if r.computed_tokens and r.total_tokens - r.computed_tokens == 1]
-        batch = scheduler.schedule()
-        if batch is not None:
-            _check_batch(batch, scheduler, ready)
-            output = model.run(batch)
-            abort(clock, in_flight=True)
-            for delivery in scheduler.update(batch, output):
+        submitted: tuple[Batch, StepOutput] | None = None
+        if pending is None:
+            batch = scheduler.schedule()
+            if batch is not None:
+                _check_batch(batch, scheduler, ready)
+                submitted = batch, model.run(batch)
+        elif (batch := scheduler.schedule_ahead()) is not None:
+            _check_ahead(batch, pending[0], scheduler)
+            submitted = batch, model.run(_resolved(batch, pending[1]))
+            outcome.ahead += 1
+        outcome.steps += submitted is not None
+        abort(clock, in_flight=True)
+        booked, pending = (pending, submitted) if trace.ahead else (submitted, None)
+        if booked is not None:
+            for delivery in scheduler.update(*booked):
                 deliver(delivery)
-            outcome.steps += 1
         clock += 1
 
     assert not model.foreign_reads, f"foreign KV: {model.foreign_reads[0]}"
@@ -222,6 +237,37 @@ def _check_batch(batch: Batch, scheduler: Scheduler, ready: list[Request]) -> No
             )
 
 
+def _check_ahead(batch: Batch, before: Batch, scheduler: Scheduler) -> None:
+    """What a step that follows `before` must be, whatever the ids in flight turn out to be."""
+    assert not scheduler.waiting, "it makes those who wait wait longer"
+    assert scheduler.in_flight == 2
+    by_id = {request.id: request for request in scheduler.running}
+    for segment in batch.segments:
+        request = by_id[segment.request_id]
+        assert segment.feed is not None
+        source = before.segments[segment.feed]
+        assert source.request_id == segment.request_id, "it takes another request's id"
+        assert source.sample, "it takes an id that is not sampled"
+        assert segment.token_ids == (UNKNOWN,)
+        assert segment.position == source.position + len(source.token_ids) == request.total_tokens
+        assert len(segment.block_ids) == scheduler.blocks.blocks_for(segment.position + 1)
+        assert (segment.state_slot, segment.sample, segment.zero_state) == (request.state_slot, True, False)
+        assert len(request.output_ids) + 1 < request.params.max_tokens, "it runs past max_tokens"
+    assert len({segment.feed for segment in batch.segments}) == len(batch.segments)
+
+
+def _resolved(batch: Batch, before: StepOutput) -> Batch:
+    """The ids of `before` in place of UNKNOWN, as a device has them."""
+
+    def known(segment: Segment) -> Segment:
+        assert segment.feed is not None
+        token = before.sampled[segment.feed].token_id
+        assert token is not None
+        return replace(segment, token_ids=(token,), output_ids=(*segment.output_ids, token))
+
+    return replace(batch, segments=tuple(map(known, batch.segments)))
+
+
 def _check_counters(outcome: Outcome, ended: dict[str, FinishReason]) -> None:
     stats, requests = outcome.scheduler.stats(), outcome.requests.values()
     assert (stats.running, stats.waiting, stats.kv_usage) == (0, 0, 0.0)
@@ -233,9 +279,10 @@ def _check_counters(outcome: Outcome, ended: dict[str, FinishReason]) -> None:
     assert len(ended) == len(outcome.requests), "a request neither finished nor was aborted"
 
 
-def crowd(*, abort_every: int | None = None) -> Trace:
+def crowd(*, abort_every: int | None = None, ahead: bool = False) -> Trace:
     """Twelve requests of uneven length in a pool that holds about two and a half of them."""
     return Trace(
+        ahead=ahead,
         block_tokens=2,
         num_blocks=26,
         max_num_seqs=4,

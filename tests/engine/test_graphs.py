@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import graphs
-from engine.batch import Batch, Segment
-from engine.graphs import DecodeGraphs, Inputs
+from engine.batch import UNKNOWN, Batch, Segment
+from engine.graphs import LANES, DecodeGraphs, Inputs
 from engine.request import SamplingParams
 from engine.steps import build_step
 
@@ -22,8 +22,8 @@ GREEDY = SamplingParams(max_tokens=8, temperature=0.0)
 CPU = torch.device("cpu")
 
 
-def segment(name, position, slot, blocks, *, token=7, tokens=1, params=GREEDY):
-    return Segment(name, (token,) * tokens, position, tuple(blocks), slot, False, True, params)
+def segment(name, position, slot, blocks, *, token=7, tokens=1, params=GREEDY, feed=None):
+    return Segment(name, (token,) * tokens, position, tuple(blocks), slot, False, True, params, feed=feed)
 
 
 class Model:
@@ -87,6 +87,53 @@ def test_a_step_runs_the_graph_of_its_size(captured, n):
     assert logits.shape == (n, VOCAB)
 
 
+def said(token, position, slot):
+    return (token + 2 * position + 3 * slot) % VOCAB
+
+
+def test_a_step_takes_its_ids_from_the_rows_of_the_step_before(captured):
+    """Row 1 of the first step has ended: the second runs rows 2 and 0, before the first was read."""
+    made, _ = captured
+    first = made.launch([segment(f"r{i}", 1, i, range(5), token=20 + i) for i in range(3)])
+    second = made.launch(
+        [segment("r2", 2, 2, range(5), token=UNKNOWN, feed=2), segment("r0", 2, 0, range(5), token=UNKNOWN, feed=0)]
+    )
+    before = [said(20 + i, 1, i) for i in range(3)]
+    assert first.ids() == before  # not overwritten by what was queued after it
+    assert second.ids() == [said(before[2], 2, 2), said(before[0], 2, 0)]
+
+
+def test_a_chain_of_steps_is_what_single_steps_are(captured):
+    made, _ = captured
+    token, alone = 5, []
+    for position in range(6):
+        ids, _ = made.run([segment("a", position, 1, range(5), token=token)])
+        alone += ids
+        token = ids[0]
+    before, chained = made.launch([segment("a", 0, 1, range(5), token=5)]), []
+    for position in range(1, 6):
+        after = made.launch([segment("a", position, 1, range(5), token=UNKNOWN, feed=0)])
+        chained += before.ids()
+        before = after
+    assert [*chained, *before.ids()] == alone
+
+
+def test_what_is_not_read_is_not_overwritten(captured):
+    made, _ = captured
+    one = [segment("a", 0, 0, range(5))]
+    waiting = [made.launch(one) for _ in range(LANES)]
+    with pytest.raises(RuntimeError, match="2 steps are queued; read the ids of the first"):
+        made.launch(one)
+    waiting[0].ids()
+    made.launch(one)
+
+
+def test_ids_come_all_from_the_step_before_or_none(captured):
+    made, _ = captured
+    with pytest.raises(ValueError, match="all its ids from the step before, or none"):
+        made.launch([segment("a", 0, 0, range(5), feed=0), segment("b", 0, 1, range(5))])
+
+
 def test_what_it_takes(captured):
     made, _ = captured
     one = segment("a", 3, 0, [0])
@@ -112,9 +159,10 @@ def test_inputs_say_what_an_eager_step_says(data):
         blocks = pool[i * WIDTH : i * WIDTH + data.draw(st.integers(used, WIDTH))]
         segments.append(segment(f"r{i}", position, slots[i], blocks, token=data.draw(st.integers(0, 99))))
     inputs = Inputs(6, WIDTH, CPU)
-    inputs.host.fill_(data.draw(st.integers(-9, 9)))
-    inputs.fill(segments, BLOCK_TOKENS)
-    inputs.upload(n)
+    lane = data.draw(st.integers(0, LANES - 1))
+    inputs.host[lane].fill_(data.draw(st.integers(-9, 9)))
+    inputs.fill(segments, BLOCK_TOKENS, lane)
+    inputs.upload(n, lane)
     ours, eager = inputs.step(n), build_step(Batch(0, tuple(segments)), BLOCK_TOKENS, CPU)
     for name in ("token_ids", "positions", "kv_slots", "state_slots", "lengths"):
         assert getattr(ours, name).tolist() == getattr(eager, name).tolist(), name
@@ -128,6 +176,6 @@ def test_inputs_say_what_an_eager_step_says(data):
 def test_blocks_that_do_not_cover_the_token_are_refused():
     inputs = Inputs(2, WIDTH, CPU)
     with pytest.raises(ValueError, match="request r: 1 KV blocks of 4 tokens, but its step ends at token 5"):
-        inputs.fill([segment("r", 4, 0, [3])], BLOCK_TOKENS)
+        inputs.fill([segment("r", 4, 0, [3])], BLOCK_TOKENS, 0)
     with pytest.raises(ValueError, match="a table row holds 5"):
-        inputs.fill([segment("r", 20, 0, range(6))], BLOCK_TOKENS)
+        inputs.fill([segment("r", 20, 0, range(6))], BLOCK_TOKENS, 0)

@@ -93,13 +93,60 @@ class PrefillFirst(Scheduler):
         if batch is None or not (prefill := [s for s in batch.segments if len(s.token_ids) > 1]):
             return batch
         requests = {r.id: r for r in self.running}
-        self._flight = replace(batch, segments=tuple(prefill)), tuple(requests[s.request_id] for s in prefill)
-        return self._flight[0]
+        self._flights[-1] = (
+            replace(batch, segments=tuple(prefill)),
+            tuple(requests[s.request_id] for s in prefill),
+        )
+        return self._flights[-1][0]
 
 
 class IgnoresTheBudget(Scheduler):
     def _admit(self, budget: int) -> list[tuple[Request, int]]:
         return super()._admit(budget + 4)
+
+
+class ReleasesUnderTheStepAhead(Scheduler):
+    """Frees what a request held when its token ends it, though the step after it was submitted and writes there."""
+
+    def _flies(self, _request: Request) -> bool:
+        return False
+
+
+class FollowsTheLastToken(Scheduler):
+    """Runs on past max_tokens, since it does not count the token in flight."""
+
+    def schedule_ahead(self) -> Batch | None:
+        for request in self.running:
+            request.params = replace(request.params, max_tokens=request.params.max_tokens + 1)
+        batch = super().schedule_ahead()
+        for request in (*self.running, *self.waiting):
+            request.params = replace(request.params, max_tokens=request.params.max_tokens - 1)
+        return batch
+
+
+class FeedsTheWrongRow(Scheduler):
+    """Takes its ids in the order of the new step, not from the rows they were sampled in."""
+
+    def schedule_ahead(self) -> Batch | None:
+        batch = super().schedule_ahead()
+        if batch is None:
+            return None
+        return _amend(
+            self,
+            batch,
+            lambda segment: replace(segment, feed=[s.request_id for s in batch.segments].index(segment.request_id)),
+        )
+
+
+class LetsOthersWait(Scheduler):
+    """Goes on with what runs while a request waits for a free place."""
+
+    def schedule_ahead(self) -> Batch | None:
+        waiting, self.waiting = self.waiting, type(self.waiting)()
+        try:
+            return super().schedule_ahead()
+        finally:
+            self.waiting = waiting
 
 
 class HandsOutTwice(BlockPool):
@@ -112,10 +159,10 @@ class HandsOutTwice(BlockPool):
 
 
 def _amend(scheduler: Scheduler, batch: Batch | None, change: Callable[[Segment], Segment]) -> Batch | None:
-    if batch is None or scheduler._flight is None:
+    if batch is None:
         return batch
     amended = replace(batch, segments=tuple(map(change, batch.segments)))
-    scheduler._flight = amended, scheduler._flight[1]
+    scheduler._flights[-1] = amended, scheduler._flights[-1][1]
     return amended
 
 
@@ -137,6 +184,20 @@ def _amend(scheduler: Scheduler, batch: Batch | None, change: Callable[[Segment]
 def test_the_model_catches(fault: type[Scheduler], error: type[Exception], seen_as: str) -> None:
     with pytest.raises(error, match=seen_as):
         play(crowd(abort_every=2), fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "seen_as"),
+    [
+        (ReleasesUnderTheStepAhead, PoolError, "released while step"),
+        (FollowsTheLastToken, AssertionError, "it runs past max_tokens"),
+        (FeedsTheWrongRow, AssertionError, "it takes another request's id"),
+        (LetsOthersWait, AssertionError, "it makes those who wait wait longer"),
+    ],
+)
+def test_the_model_catches_a_fault_of_steps_ahead(fault: type[Scheduler], error: type[Exception], seen_as: str) -> None:
+    with pytest.raises(error, match=seen_as):
+        play(crowd(abort_every=2, ahead=True), fault)
 
 
 def test_the_model_catches_a_block_with_two_owners() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ traces = st.builds(
     num_blocks=st.integers(6, 16),
     max_num_seqs=st.integers(2, 5),
     extra_budget=st.integers(0, 12),
+    ahead=st.booleans(),
     arrivals=st.lists(arrivals(), min_size=2, max_size=9).map(
         lambda listed: tuple(sorted(listed, key=lambda arrival: arrival.at_step))
     ),
@@ -41,16 +43,21 @@ traces = st.builds(
 @settings(max_examples=400, deadline=None)
 @given(traces)
 def test_any_trace_generates_what_each_request_generates_alone(trace: Trace) -> None:
-    stats = play(trace).scheduler.stats()
+    outcome = play(trace)
+    stats = outcome.scheduler.stats()
     event(f"pre-empted: {stats.preemptions > 0}, aborted: {stats.finished[FinishReason.ABORT] > 0}")
+    event(f"steps ahead: {outcome.ahead > 0}")
 
 
-def test_the_crowd_is_preempted_and_still_right() -> None:
-    outcome = play(crowd())
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_crowd_is_preempted_and_still_right(ahead: bool) -> None:
+    outcome = play(crowd(ahead=ahead))
     assert outcome.scheduler.stats().preemptions >= 3
     assert outcome.refused == 0
+    assert (outcome.ahead > 0) is ahead
 
 
-def test_the_crowd_with_aborts_is_right() -> None:
-    outcome = play(crowd(abort_every=2))
+@pytest.mark.parametrize("ahead", [False, True])
+def test_the_crowd_with_aborts_is_right(ahead: bool) -> None:
+    outcome = play(crowd(abort_every=2, ahead=ahead))
     assert outcome.scheduler.stats().finished[FinishReason.ABORT] >= 3

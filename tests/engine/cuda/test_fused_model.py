@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from engine.batch import UNKNOWN
 from tests.engine.cuda.conftest import Sequence, last_logits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -68,6 +69,40 @@ def test_decode_of_every_batch_size_by_graph_and_eagerly(runner, reference):
         step(runner, reference, [(s, 1) for s in sequences[:n]], graph=True)
     for n in (5, 24):
         step(runner, reference, [(s, 1) for s in sequences[-n:]])
+
+
+def test_steps_queued_ahead_are_the_steps_one_by_one(runner):
+    """Ids that never leave the device, one sequence of three ending on the way, twice from equal caches."""
+
+    def prompts():
+        made = [Sequence(500 + i, 20 + 7 * i, i) for i in range(3)]
+        first = last_logits(runner, [s.segment(s.length) for s in made]).argmax(-1).tolist()
+        for sequence, token in zip(made, first, strict=True):
+            sequence.ids.append(token)
+        return made
+
+    alone = prompts()
+    for count in (3, 3, 3, 2, 2, 2):
+        ids, _ = runner.graphs.run([s.segment(1) for s in alone[-count:]])
+        for sequence, token in zip(alone[-count:], ids, strict=True):
+            sequence.ids.append(token)
+    chained = prompts()
+    before, rows = runner.graphs.launch([s.segment(1) for s in chained]), [0, 1, 2]
+    for count in (3, 3, 2, 2, 2, 0):
+        after, following = None, list(range(3))[-count:] if count else []
+        if following:
+            segments = []
+            for row in following:
+                chained[row].ids.append(UNKNOWN)
+                segments.append(dataclasses.replace(chained[row].segment(1), feed=rows.index(row)))
+            after = runner.graphs.launch(segments)
+        for row, token in zip(rows, before.ids(), strict=True):
+            if UNKNOWN in chained[row].ids:
+                chained[row].ids[chained[row].ids.index(UNKNOWN)] = token
+            else:
+                chained[row].ids.append(token)
+        before, rows = after, following
+    assert [s.ids for s in chained] == [s.ids for s in alone]
 
 
 def test_a_slot_taken_over_starts_from_nothing(runner, reference):

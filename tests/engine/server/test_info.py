@@ -48,6 +48,10 @@ def test_version_shows_the_effective_configuration(start):
     assert answer["engine"] == "gate-and-engine"
     expected = {
         "enable_prefix_caching": False,
+        "enable_chunked_prefill": True,
+        "scheduling_policy": "fcfs",
+        "speculative_config": None,
+        "tensor_parallel_size": 1,
         "kv_cache_dtype": "bfloat16",
         "max_model_len": 128,
         "served_model_name": "fake",
