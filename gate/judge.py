@@ -91,7 +91,7 @@ def _cells(evidence: Evidence, findings: Sequence[Finding], band: bands.Band) ->
         (axis.name, concurrency): _decide(evidence, axis, concurrency, findings, band) for axis, concurrency in planned
     }
     primary = [key for key in decisions if key[0] in protocol.primary]
-    decisions |= zip(primary, verdict.family([decisions[key] for key in primary], protocol.floor, band), strict=True)
+    decisions |= zip(primary, verdict.family([decisions[key] for key in primary], protocol.floor), strict=True)
     return tuple(
         _cell(evidence, axis, concurrency, decisions[axis.name, concurrency], band) for axis, concurrency in planned
     )

@@ -11,7 +11,7 @@ from gate.observe.rows import Finding, Verdict
 from gate.report.model import Cell, Reason, TokenCell
 from gate.stats.band import Band
 from gate.stats.holm import adjusted
-from gate.stats.interval import Interval, moderated
+from gate.stats.interval import CONFIDENCE, Interval, moderated
 from gate.tokens.compare import Comparison
 from gate.units import ratio as shown
 
@@ -59,15 +59,16 @@ def cell(
     floor: float,
     band: Band,
     findings: Sequence[Finding],
+    confidence: float = CONFIDENCE,
 ) -> Decision:
-    """Steps 1 to 5 for one axis at one concurrency."""
+    """Steps 1 to 5 for one axis at one concurrency; confidence is that of this look (stats/looks.py)."""
     # 1  A finding that covers the cell voids it: nothing below is computed.
     if findings:
         return Decision(Verdict.VOID, reasons_of(findings))
     undecided = Decision(Verdict.INCONCLUSIVE)
 
     # 2  Without a pair there is no ratio; without all pairs the pre-declared protocol was not carried out.
-    interval = moderated(log_ratios, band)
+    interval = moderated(log_ratios, band, confidence)
     if ratio is None or interval is None:
         return replace(
             undecided,
@@ -92,13 +93,18 @@ def cell(
     low, high = math.exp(interval.low), math.exp(interval.high)
     span = f"ratio {shown(ratio)}, interval {shown(low)}–{shown(high)}, needed {shown(threshold)}"
 
-    # 5  Non-inferiority against floor − band, one-sided at each end; both estimates must say so.
+    # 5  PASS by non-inferiority against δ = floor − band. FAIL when worse than the floor beyond doubt, and by more than
+    #    the band. They cannot both hold: the ratio of medians is on one side of δ.
     if low >= threshold and ratio >= threshold:
         return replace(undecided, verdict=Verdict.PASS)
-    if high < threshold and ratio < threshold:
+    if high < floor and ratio < threshold:
+        message = (
+            f"ratio {shown(ratio)}, needed {shown(threshold)}; "
+            f"the interval {shown(low)}–{shown(high)} lies below the floor {shown(floor)}"
+        )
         reason = Reason(
             code="below-floor",
-            message=span,
+            message=message,
             hint="worse by more than the band: compare the arms' step times at this concurrency",
         )
         return replace(undecided, verdict=Verdict.FAIL, reasons=(reason,))
@@ -108,10 +114,13 @@ def cell(
     return replace(undecided, reasons=(Reason(code=code, message=span, hint=hint),))
 
 
-def family(decisions: Sequence[Decision], floor: float, band: Band) -> tuple[Decision, ...]:
-    """6  Holm over the primary cells: a FAIL that many looks explain goes back to INCONCLUSIVE."""
+def family(decisions: Sequence[Decision], floor: float) -> tuple[Decision, ...]:
+    """6  Holm over the primary cells: a FAIL that many cells explain goes back to INCONCLUSIVE.
+
+    p is that of "not below the floor"; where a look has only a part of α, p is raised by as much.
+    """
     measured = [d for d in decisions if d.interval is not None]
-    p_values = adjusted([d.interval.p_below(math.log(floor - band.share)) for d in measured if d.interval is not None])
+    p_values = adjusted([_p(d.interval, floor) for d in measured if d.interval is not None])
     p_of = {id(decision): p for decision, p in zip(measured, p_values, strict=True)}
     result = []
     for decision in decisions:
@@ -124,27 +133,38 @@ def family(decisions: Sequence[Decision], floor: float, band: Band) -> tuple[Dec
     return tuple(result)
 
 
-def tokens(
-    found: Comparison, *, planned: int, findings: Sequence[Finding], bound_nats: float, finished: bool
-) -> Decision:
+def _p(interval: Interval, floor: float) -> float:
+    return min(1.0, interval.p_below(math.log(floor)) * (1 - CONFIDENCE) / (1 - interval.confidence))
+
+
+def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], finished: bool) -> Decision:
     """7  Greedy tokens at one concurrency: exact, or different only where the oracle itself was undecided.
 
-    finished: whether the run came to the question for margins, which is its last step.
+    finished: whether the run came to the questions to the oracle, which are its last step.
     """
     if findings:
         return Decision(Verdict.VOID, reasons_of(findings))
     if found.diverged:
-        message = (
-            f"{found.diverged} of {found.sequences} sequences differ where the oracle was decided (> {bound_nats} nats)"
-        )
-        reason = Reason(code="tokens-diverged", message=message, hint="see divergences in report.json")
-        return Decision(Verdict.FAIL, (reason,))
+        limit = "its top 20" if found.wrong_nats is None else f"{found.wrong_nats:g} nats"
+        message = f"{found.diverged} of {found.sequences} sequences differ where the oracle was decided (> {limit})"
+        mixed = sum(one.foreign_index is not None for one in found.divergences)
+        if mixed:
+            message += f"; {mixed} go on with another request's ids"
+        hint = "requests share state: look at slots and blocks" if mixed else "see divergences in report.json"
+        return Decision(Verdict.FAIL, (Reason(code="tokens-diverged", message=message, hint=hint),))
     if found.unjudged:
-        asked = "the oracle gave no margin" if finished else "the run ended before the oracle was asked for its margin"
+        asked = "the oracle has no opinion" if finished else "the run ended before the oracle was asked"
         message = f"{found.unjudged} of {found.sequences} sequences differ and {asked}"
-        hint = "the oracle must answer logprobs requests" if finished else RESUME
+        hint = "the oracle must answer prompt_logprobs requests" if finished else RESUME
         reason = Reason(code="tokens-unjudged", message=message, hint=hint)
         return Decision(Verdict.INCONCLUSIVE, (reason,))
+    if found.undecided:
+        message = (
+            f"{found.undecided} of {found.sequences} sequences differ by more than {found.near_nats:g} nats, "
+            "but no more than the oracle's own ids do by the same measure"
+        )
+        hint = "this oracle's one-shot and step-by-step answers differ too much to judge by"
+        return Decision(Verdict.INCONCLUSIVE, (Reason(code="oracle-undecided", message=message, hint=hint),))
     if found.sequences < planned or not planned:
         message = f"{found.sequences} of {planned} planned sequences could be compared"
         hint = "both arms must return token ids for every request" if finished else RESUME

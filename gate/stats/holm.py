@@ -1,4 +1,4 @@
-"""Holm: which of several cells may be called FAIL together.
+"""6 Holm: which of several cells may be called FAIL together.
 
     p(1) ≤ … ≤ p(m);  adjusted p(k) = max over j ≤ k of min(1, (m − j + 1) · p(j))
 

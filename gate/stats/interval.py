@@ -1,4 +1,4 @@
-"""Interval of the mean paired log ratio: moderated paired t.
+"""6 Interval of the mean paired log ratio: moderated paired t.
 
     s²  = sample variance of the n paired log ratios (0 df when n = 1)
     s̃²  = (d0·s0² + (n−1)·s²) / (d0 + n − 1)                      s0, d0 from the band
@@ -11,6 +11,7 @@ quarter of the time between equal arms.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -32,6 +33,8 @@ class Interval:
     high: float
     standard_error: float
     df: float
+    confidence: float = CONFIDENCE
+    """Two-sided."""
 
     def p_below(self, log_ratio: float) -> float:
         """One-sided p of the hypothesis that the true log ratio is at least `log_ratio`: small means it is below."""
@@ -50,5 +53,11 @@ def moderated(log_ratios: Sequence[float], band: Band, confidence: float = CONFI
     if pooled <= 0:
         return None
     standard_error = math.sqrt(pooled / n)
-    half = float(stats.t.ppf(0.5 + confidence / 2, df)) * standard_error
-    return Interval(mean, mean - half, mean + half, standard_error, df)
+    half = _critical(confidence, df) * standard_error
+    return Interval(mean, mean - half, mean + half, standard_error, df, confidence)
+
+
+@functools.cache
+def _critical(confidence: float, df: float) -> float:
+    """Few different ones are ever asked for, and each costs more than the rest of an interval."""
+    return float(stats.t.ppf(0.5 + confidence / 2, df))

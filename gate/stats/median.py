@@ -1,4 +1,4 @@
-"""The binding estimate: the ratio of the two arms' medians, direction-normalised.
+"""6 The binding estimate: the ratio of the two arms' medians, direction-normalised.
 
 r = median(candidate) / median(oracle)        higher is better
 r = median(oracle) / median(candidate)        lower is better

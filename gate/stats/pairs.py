@@ -1,4 +1,4 @@
-"""Legs -> paired log ratios, in block order.
+"""6 Legs -> paired log ratios, in block order.
 
     d_i = ln(candidate_i / oracle_i)        higher is better
     d_i = ln(oracle_i / candidate_i)        lower is better

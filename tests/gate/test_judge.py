@@ -51,7 +51,9 @@ def test_the_floor_less_the_band_is_the_boundary(build: Any) -> None:
     """Without noise the interval is the prior's alone: half width t(0.975; 6) · 0.5 % · √(4/6) / √3 = 0.577 %."""
     just_above = judge(build.run(candidate_at(0.99 * 1.0060)))
     just_below = judge(build.run(candidate_at(0.99 * 1.0055)))
-    far_below = judge(build.run(candidate_at(0.99 * 0.9940), protocol={"primary": ("tpot_median_ms",)}))
+    at_delta = judge(build.run(candidate_at(0.9901)))
+    far_below = judge(build.run(candidate_at(0.9899), protocol={"primary": ("tpot_median_ms",)}))
+    assert cell(at_delta, "tpot_mean_ms", 2).verdict is Verdict.INCONCLUSIVE
     assert cell(just_above, "tpot_median_ms", 2).verdict is Verdict.PASS
     assert cell(just_below, "tpot_median_ms", 2).verdict is Verdict.INCONCLUSIVE
     assert cell(just_below, "tpot_median_ms", 2).reasons[0].code == "interval-straddles"
@@ -59,8 +61,8 @@ def test_the_floor_less_the_band_is_the_boundary(build: Any) -> None:
 
 
 def test_many_looks_soften_a_marginal_fail(build: Any) -> None:
-    """At a distance where one cell alone fails, six primary cells together do not."""
-    run = build.run(candidate_at(0.99 * 0.9940))
+    """At a distance where one cell alone fails, twelve primary cells together do not."""
+    run = build.run(candidate_at(0.9899), protocol={"concurrency": (1, 2, 3, 4)})
     softened = judge(run)
     assert cell(softened, "tpot_median_ms", 2).verdict is Verdict.INCONCLUSIVE
     assert cell(softened, "tpot_median_ms", 2).reasons[0].code == "multiplicity"

@@ -32,9 +32,22 @@ def decide(log_ratios: Any, ratio: float | None, planned: int = 3, findings: Any
         (EQUAL, 0.9900, Verdict.PASS),
         (SLOW, 0.9900, Verdict.INCONCLUSIVE),
         (SLOW, 0.9899, Verdict.FAIL),
+        ((math.log(0.985),) * 3, 0.985, Verdict.FAIL),
         ((math.log(0.99),) * 3, 0.99, Verdict.INCONCLUSIVE),
+        ((math.log(0.995),) * 3, 0.985, Verdict.INCONCLUSIVE),
     ],
-    ids=["equal", "fast", "slow", "median says no", "median at δ", "median says yes", "both say no", "straddles"],
+    ids=[
+        "equal",
+        "fast",
+        "slow",
+        "median says no",
+        "median at δ",
+        "median says yes",
+        "both say no",
+        "below the floor, around δ",
+        "below the floor, not by more than the band",
+        "by more than the band, not below the floor beyond doubt",
+    ],
 )
 def test_both_estimates_must_say_so(log_ratios: Any, ratio: float, expected: Verdict) -> None:
     assert decide(log_ratios, ratio).verdict is expected
@@ -65,23 +78,25 @@ def test_stopping_early_never_decides() -> None:
 @pytest.mark.parametrize(("distance", "code"), [(0.004, "interval-straddles"), (0.006, "estimates-disagree")])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_half_a_band_apart_is_named(distance: float, code: str, sign: int) -> None:
-    middle = math.log(0.99)
+    middle = math.log(0.9945)  # undecided on either side: PASS needs more, and the floor is inside the interval
     made = decide((middle,) * 3, math.exp(middle + sign * distance))
     assert [reason.code for reason in made.reasons] == [code]
 
 
 def test_the_figures_are_in_the_message() -> None:
-    assert decide(SLOW, 0.95).reasons[0].message == "ratio 0.950, interval 0.945–0.955, needed 0.990"
+    assert decide(SLOW, 0.95).reasons[0].message == (
+        "ratio 0.950, needed 0.990; the interval 0.945–0.955 lies below the floor 1.000"
+    )
 
 
 def test_a_marginal_fail_does_not_survive_many_looks() -> None:
-    marginal = decide((math.log(0.984),) * 3, 0.984)
+    marginal = decide((math.log(0.9935),) * 3, 0.9899)
     clear = decide(SLOW, 0.95)
     passed = decide(FAST, 1.05)
     unmeasured = decide((), None)
     assert marginal.verdict is Verdict.FAIL
-    assert verdict.family([marginal], 1.0, BAND)[0] == marginal
-    softened = verdict.family([marginal, passed, unmeasured, clear], 1.0, BAND)
+    assert verdict.family([marginal], 1.0)[0] == marginal
+    softened = verdict.family([marginal, passed, unmeasured, clear], 1.0)
     assert [d.verdict for d in softened] == [
         Verdict.INCONCLUSIVE,
         Verdict.PASS,
@@ -92,8 +107,22 @@ def test_a_marginal_fail_does_not_survive_many_looks() -> None:
     assert "over 3 primary cells" in softened[0].reasons[0].message
 
 
+def test_a_first_look_has_a_part_of_alpha() -> None:
+    """At 99 % the interval is wider, and p counts five times: 1 % of 5 %."""
+    whole = verdict.cell(SLOW, 0.95, planned_pairs=3, floor=1.0, band=BAND, findings=())
+    first = verdict.cell(SLOW, 0.95, planned_pairs=3, floor=1.0, band=BAND, findings=(), confidence=0.99)
+    assert whole.interval is not None
+    assert first.interval is not None
+    assert first.interval.high > whole.interval.high
+    marginal = verdict.cell((-0.011,) * 3, 0.98, planned_pairs=3, floor=1.0, band=BAND, findings=(), confidence=0.99)
+    assert marginal.verdict is Verdict.FAIL
+    assert verdict.family([marginal], 1.0)[0].verdict is Verdict.FAIL
+    assert verdict.family([marginal, whole, whole], 1.0)[0].verdict is Verdict.FAIL
+    assert verdict.family([marginal, *[decide(FAST, 1.05)] * 3], 1.0)[0].verdict is Verdict.INCONCLUSIVE
+
+
 def test_a_family_of_none() -> None:
-    assert verdict.family([], 1.0, BAND) == ()
+    assert verdict.family([], 1.0) == ()
 
 
 def comparison(**counts: int) -> Comparison:
