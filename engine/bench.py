@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from engine.errors import PreconditionError, UsageError
+
 READ_ROOF_GBPS = 4420.0
 """What a sum over 2 GB reached on one H200: the denominator of every share (docs/kernels.md)."""
 COLD_BYTES = 250_000_000
@@ -20,8 +22,8 @@ MAX_COPIES = 64
 REPLAYS = 25
 
 
-class BenchError(Exception):
-    """An unknown op, no GPU, or a check that failed: nothing was timed."""
+class BenchError(PreconditionError):
+    """No GPU, or a check that failed: nothing was timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,14 @@ def _replay_us(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> float:
 
 
 def bench(op: str, batches: Sequence[int] = (1, 8, 32)) -> list[Row]:
-    """Rows of one op at the 27B's shapes. BenchError for an unknown op, a machine without CUDA, or a failed check."""
+    """Rows of one op at the 27B's shapes.
+
+    Raises UsageError for an unknown op, BenchError on a machine without CUDA or for a check that failed.
+    """
     from engine.bench_cases import CASES
 
     if op not in CASES:
-        raise BenchError(f"found op {op!r}; expected one of {', '.join(CASES)}")
+        raise UsageError(f"found op {op!r}; expected one of {', '.join(CASES)}")
     if not torch.cuda.is_available():
         raise BenchError("found no CUDA device; expected one: kernels cannot be timed elsewhere")
     return [measure(case) for batch in batches for case in CASES[op](batch, torch.device("cuda"))]

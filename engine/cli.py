@@ -191,6 +191,21 @@ app.add_typer(bench, name="bench")
 Steps = Annotated[int, typer.Option(help="Timed steps; the median is printed.", min=1)]
 
 
+@bench.command("op")
+def bench_op(
+    names: Annotated[
+        list[str], typer.Argument(help="w4a16, w8a8, norm, gdn, attention, rope, sample.", metavar="OP...")
+    ],
+    batch: Annotated[str, typer.Option(help="Sequences in a step, separated by commas.", metavar="1,8,32")] = "1,8,32",
+) -> None:
+    """The kernels of each OP at the 27B's shapes: checked first, then timed from cold memory."""
+    from engine import bench as ops
+
+    sizes = _sizes("--batch", batch)
+    for name in names:
+        typer.echo(ops.table(ops.bench(name, sizes)) + "\n")
+
+
 @bench.command("step")
 def bench_step(
     model: Model,

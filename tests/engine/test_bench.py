@@ -7,6 +7,7 @@ import torch
 
 from engine import bench
 from engine.bench import BenchError, Case, Row
+from engine.errors import UsageError
 
 
 def case(error: float) -> Case:
@@ -20,7 +21,7 @@ def test_a_failed_check_is_never_timed(error):
 
 
 def test_an_unknown_op_names_the_known():
-    with pytest.raises(BenchError, match=r"found op 'gemm'; expected one of w4a16, w8a8"):
+    with pytest.raises(UsageError, match=r"found op 'gemm'; expected one of w4a16, w8a8"):
         bench.bench("gemm")
 
 

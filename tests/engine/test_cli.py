@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import subprocess
 import sys
 
@@ -42,6 +43,8 @@ def complaint(capsys, arguments, code):
         (["bench", "step", "x", "--batch", "1,0"], "--batch is '1,0'"),
         (["bench", "step", "x", "--batch", "9999999"], "--batch"),
         (["bench", "prefill", "x", "--tokens", "many"], "--tokens is 'many'"),
+        (["bench", "op", "gemm"], "found op 'gemm'; expected one of w4a16, w8a8"),
+        (["bench", "op"], "OP..."),
         (["generate", "x", "--prompt", "a", "--temperature", "nan"], "temperature"),
         (["generate", "x", "--prompt", "a", "--temperature", "1e39"], "--temperature"),
         (["generate", "x", "--prompt", "a", "--top-p", "nan"], "--top-p"),
@@ -62,6 +65,7 @@ def test_bench_without_a_gpu_is_one_line_and_69(capsys, monkeypatch, tiny_checkp
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert "no folder" in complaint(capsys, ["bench", "step", str(tmp_path / "nothing")], 69)
     assert "torch sees no CUDA device" in complaint(capsys, ["bench", "prefill", str(tiny_checkpoint)], 69)
+    assert "found no CUDA device" in complaint(capsys, ["bench", "op", "norm"], 69)
 
 
 def test_no_arguments_and_help_show_the_commands(capsys):
@@ -141,3 +145,10 @@ def test_version_both_ways(capsys):
 @pytest.mark.parametrize("command", [["serve"], ["generate"], ["bench", "step"]])
 def test_a_mistake_in_an_option_points_to_the_commands_own_help(capsys, command):
     assert f"(engine {' '.join(command)} --help)" in complaint(capsys, [*command, "--no-such"], 64)
+
+
+def test_the_help_of_bench_op_names_every_op():
+    from engine.bench_cases import CASES
+
+    parameter = next(p for p in inspect.signature(cli.bench_op).parameters.values() if p.name == "names")
+    assert ", ".join(CASES) in str(parameter.annotation)
