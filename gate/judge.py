@@ -5,6 +5,7 @@ The same records give the same report, whenever `gate report` is asked.
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 from collections.abc import Sequence
@@ -12,10 +13,10 @@ from collections.abc import Sequence
 from gate import binding, checks, verdict
 from gate.checks.evidence import Evidence
 from gate.errors import UsageError
-from gate.metrics import AXIS_NAMES, Axis, axes_for
+from gate.metrics import AXIS_NAMES, Axis
 from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.rundata import RunData
-from gate.report.model import ArmSummary, Cell, Divergence, Report, TokenCell
+from gate.report.model import ArmSummary, Cell, Divergence, Reason, Report, TokenCell
 from gate.stats import band as bands
 from gate.stats.median import median, ratio
 from gate.stats.pairs import log_ratios
@@ -66,7 +67,12 @@ def judge(run: RunData) -> Report:
 
 
 def covers(finding: Finding, concurrency: int, axis: Axis) -> bool:
-    """Whether a finding voids this cell. What it does not name, it covers."""
+    """Whether a finding voids this cell. What it does not name, it covers.
+
+    Bad times say nothing about an arm's own memory.
+    """
+    if axis.sources and not axis.shared and finding.axis is None and finding.code in checks.TIMING_ONLY_CODES:
+        return False
     return finding.concurrency in (None, concurrency) and finding.axis in (None, axis.name, axis.family)
 
 
@@ -82,11 +88,7 @@ def _known(primary: Sequence[str]) -> None:
 
 def _cells(evidence: Evidence, findings: Sequence[Finding], band: bands.Band) -> tuple[Cell, ...]:
     protocol = evidence.plan.recipe.protocol
-    planned = [
-        (axis, concurrency)
-        for concurrency in evidence.concurrencies
-        for axis in axes_for(evidence.requests_per_leg(concurrency), protocol.primary)
-    ]
+    planned = [(axis, concurrency) for concurrency in evidence.concurrencies for axis in evidence.axes(concurrency)]
     decisions = {
         (axis.name, concurrency): _decide(evidence, axis, concurrency, findings, band) for axis, concurrency in planned
     }
@@ -102,7 +104,7 @@ def _decide(
 ) -> verdict.Decision:
     candidate = evidence.values(axis, concurrency, "candidate")
     oracle = evidence.values(axis, concurrency, "oracle")
-    return verdict.cell(
+    decision = verdict.cell(
         log_ratios(candidate, oracle, axis.direction),
         ratio(median(candidate), median(oracle), axis.direction),
         planned_pairs=evidence.repetitions,
@@ -110,6 +112,16 @@ def _decide(
         band=band,
         findings=[finding for finding in findings if covers(finding, concurrency, axis)],
     )
+    lacking = [arm for arm, values in (("candidate", candidate), ("oracle", oracle)) if not any(values)]
+    if axis.sources and lacking and decision.verdict is Verdict.INCONCLUSIVE:
+        return dataclasses.replace(decision, reasons=(_unreadable(axis, lacking),))
+    return decision
+
+
+def _unreadable(axis: Axis, lacking: Sequence[str]) -> Reason:
+    message = f"{axis.name} could not be read for the {' or the '.join(lacking)}"
+    hint = "docs/metrics.md says where it comes from and when it cannot be had; no other axis rests on it"
+    return Reason(code="memory-unreadable", message=message, hint=hint)
 
 
 def _cell(evidence: Evidence, axis: Axis, concurrency: int, decision: verdict.Decision, band: bands.Band) -> Cell:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gate.errors import StorageError
-from gate.metrics import Axis
+from gate.metrics import Axis, axes_for, server_axes_for
 from gate.observe.rows import ARMS, Arm, Identity, LegRow, RequestRow
 from gate.observe.rundata import RunData
 from gate.plan import ArmPlan, Plan, PlannedLeg
@@ -122,9 +122,25 @@ class Evidence:
         """The axis's value of each planned repetition; None where the leg is missing or has no value."""
         key = (axis.name, concurrency, arm)
         if key not in self._values:
-            by_repetition = {leg.row.repetition: axis.value(leg.requests) for leg in self.at(concurrency, arm)}
+            source = self._source(axis, concurrency)
+            by_repetition = {
+                leg.row.repetition: axis.value(leg.requests) if source is None else source(leg.row)
+                for leg in self.at(concurrency, arm)
+            }
             self._values[key] = tuple(by_repetition.get(r) for r in range(self.repetitions))
         return self._values[key]
+
+    def axes(self, concurrency: int) -> tuple[Axis, ...]:
+        """The axes to report at a concurrency, those of the requests first."""
+        primary = self.plan.recipe.protocol.primary
+        rows = [leg.row for leg in self.legs]
+        return (*axes_for(self.requests_per_leg(concurrency), primary), *server_axes_for(rows, primary))
+
+    def _source(self, axis: Axis, concurrency: int) -> Callable[[LegRow], float | None] | None:
+        """The best source that every leg of both arms has: two ways of knowing are never set against each other."""
+        rows = [leg.row for leg in self.at(concurrency)]
+        complete = [source for source in axis.sources if all(source(row) is not None for row in rows)]
+        return next(iter((*complete, *axis.sources)), None)
 
     def requests_per_leg(self, concurrency: int) -> int:
         return min((leg.requests for leg in self.plan.legs if leg.concurrency == concurrency), default=0)

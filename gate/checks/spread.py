@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gate.checks.evidence import Evidence
-from gate.metrics import axes_for
 from gate.observe.rows import ARMS, Finding
 from gate.stats.median import median
 
@@ -43,7 +42,7 @@ def spread(values: Sequence[float | None]) -> float | None:
 def check(evidence: Evidence) -> Iterator[Finding]:
     protocol = evidence.plan.recipe.protocol
     for concurrency in evidence.concurrencies:
-        for axis in axes_for(evidence.requests_per_leg(concurrency), protocol.primary):
+        for axis in evidence.axes(concurrency):
             limit = protocol.max_spread * (TAIL_FACTOR if axis.tail else 1.0)
             for arm in ARMS:
                 values = evidence.values(axis, concurrency, arm)

@@ -10,14 +10,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gate.metrics.e2el import e2el_ms
+from gate.metrics.host_drop import host_drop_bytes
 from gate.metrics.itl import itl_ms
 from gate.metrics.output_throughput import output_throughput
+from gate.metrics.peak_gpu import peak_gpu_bytes, reported_gpu_bytes
+from gate.metrics.peak_host_pss import peak_host_pss_bytes
+from gate.metrics.peak_host_rss import peak_host_rss_bytes
 from gate.metrics.request_throughput import request_throughput
 from gate.metrics.summary import MIN_REQUESTS_FOR_P90, MIN_REQUESTS_FOR_P99, STATISTICS
 from gate.metrics.total_throughput import total_throughput
 from gate.metrics.tpot import tpot_ms
 from gate.metrics.ttft import ttft_ms
-from gate.observe.rows import RequestRow
+from gate.observe.rows import LegRow, RequestRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,14 @@ class Axis:
     """p90, p99 and max: they rest on few samples and scatter more."""
     value: Callable[[Sequence[RequestRow]], float | None]
     """The requests of one leg -> the leg's value; None when any request lacks what the formula needs."""
+    sources: tuple[Callable[[LegRow], float | None], ...] = ()
+    """An axis of the server instead, read from the leg's own record: the ways to know its value, best first."""
+    shared: bool = False
+    """What others do on the host is in it."""
+
+
+def _of_server(name: str, *sources: Callable[[LegRow], float | None], shared: bool = False) -> Axis:
+    return Axis(name, name, "bytes", "lower", False, lambda _requests: None, sources, shared)
 
 
 def _per_request(
@@ -85,9 +97,26 @@ AXES: tuple[Axis, ...] = (
     *_latency("itl", _pooled_itl),
     *_latency("e2el", lambda statistic: _per_request(e2el_ms, statistic)),
 )
-"""Every axis there is. Which of them a run reports is axes_for's."""
+"""Every axis of the requests. Which of them a run reports is axes_for's."""
 
-AXIS_NAMES: tuple[str, ...] = tuple(axis.name for axis in AXES)
+SERVER_AXES: tuple[Axis, ...] = (
+    _of_server("peak_gpu_bytes", peak_gpu_bytes, reported_gpu_bytes),
+    _of_server("peak_host_rss_bytes", peak_host_rss_bytes),
+    _of_server("peak_host_pss_bytes", peak_host_pss_bytes),
+    _of_server("host_drop_bytes", host_drop_bytes, shared=True),
+)
+"""Memory. A run reports those that one of its legs has a value on, and those declared primary."""
+
+AXIS_NAMES: tuple[str, ...] = tuple(axis.name for axis in (*AXES, *SERVER_AXES))
+
+
+def server_axes_for(legs: Sequence[LegRow], primary: Sequence[str] = ()) -> tuple[Axis, ...]:
+    """Axes that nobody asked for and nothing was measured on are left out: a run of the CPU has no GPU memory."""
+    return tuple(
+        axis
+        for axis in SERVER_AXES
+        if axis.name in primary or any(source(leg) is not None for leg in legs for source in axis.sources)
+    )
 
 
 def axes_for(requests_per_leg: int, primary: Sequence[str] = ()) -> tuple[Axis, ...]:

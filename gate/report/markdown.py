@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gate.observe.rows import Verdict
 from gate.report import plots, table
 from gate.report.model import ArmSummary, Cell, Report
-from gate.units import DASH, number
+from gate.units import DASH
 
 ESCAPED = "\\`*_{}[]<>|#"
 """Characters that a Markdown renderer could take for markup."""
@@ -110,9 +110,9 @@ def _all(report: Report) -> str:
         (
             str(c.concurrency),
             f"`{c.axis}`" + (" primary" if c.primary else ""),
-            c.unit,
-            number(c.candidate_median),
-            number(c.oracle_median),
+            table.unit_text(c.unit),
+            table.amount(c.candidate_median, c.unit),
+            table.amount(c.oracle_median, c.unit),
             table.ratio_text(c),
             c.verdict.value,
         )

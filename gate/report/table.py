@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 from gate.observe.rows import Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
-from gate.units import DASH, number, percent, ratio
+from gate.units import DASH, GIB, number, percent, ratio
 
-SHORT = {"output_throughput": "output", "total_throughput": "total", "request_throughput": "requests"}
+SHORT = {
+    "output_throughput": "output",
+    "total_throughput": "total",
+    "request_throughput": "requests",
+    "peak_gpu_bytes": "GPU memory",
+    "peak_host_rss_bytes": "host RSS",
+    "peak_host_pss_bytes": "host PSS",
+    "host_drop_bytes": "host drop",
+}
 """Axis names that need no statistic."""
 OUTSIDE = "†"
 """After a ratio that lies outside its own interval; a footnote explains it."""
@@ -23,9 +31,19 @@ def plain(text: str) -> str:
 def axis_title(axis: str, unit: str) -> str:
     """`ttft_median_ms` -> `TTFT median ms`; `output_throughput` -> `output tok/s`."""
     if axis in SHORT:
-        return f"{SHORT[axis]} {unit}"
+        return f"{SHORT[axis]} {unit_text(unit)}"
     family, statistic, _ = axis.split("_")
     return f"{family.upper()} {statistic} {unit}"
+
+
+def unit_text(unit: str) -> str:
+    """Records hold bytes, tables show GiB."""
+    return "GiB" if unit == "bytes" else unit
+
+
+def amount(value: float | None, unit: str) -> str:
+    """A value in the unit that unit_text names."""
+    return number(value / GIB if value is not None and unit == "bytes" else value)
 
 
 def cell_of(report: Report, axis: str, concurrency: int) -> Cell | None:
@@ -74,7 +92,7 @@ def footnotes(cells: Sequence[Cell], tokens: Sequence[TokenCell] = ()) -> tuple[
 
 def medians_text(cell: Cell) -> str:
     """`candidate / oracle`, both in the cell's unit."""
-    return f"{number(cell.candidate_median)} / {number(cell.oracle_median)}"
+    return f"{amount(cell.candidate_median, cell.unit)} / {amount(cell.oracle_median, cell.unit)}"
 
 
 def headline(report: Report) -> str:

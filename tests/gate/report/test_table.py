@@ -6,9 +6,13 @@ from types import ModuleType
 
 import pytest
 
+from gate.judge import judge
 from gate.observe.rows import Verdict
+from gate.observe.rundata import RunData
 from gate.report import html, markdown, table, terminal
 from gate.report.model import Reason, TokenCell
+from gate.selftest.good_run import Build
+from gate.units import DASH, GIB
 
 
 def test_primary_cells_tokens_and_observations_are_counted_apart(golden: ModuleType) -> None:
@@ -77,3 +81,23 @@ def test_of_several_legs_the_worst_is_shown_with_their_number(golden: ModuleType
     made = report.model_copy(update={"cells": cells, "tokens": ()})
     why = next(w for w in table.reasons(made) if w.code == "foreign-load")
     assert why.message == "0.9 cores (the worst of 3 legs)"
+
+
+def test_memory_is_told_in_gib() -> None:
+    report = judge(run_with_memory())
+    cell = table.cell_of(report, "peak_host_rss_bytes", 1)
+    assert cell is not None
+    assert table.axis_title(cell.axis, cell.unit) == "host RSS GiB"
+    assert table.medians_text(cell) == "1.500 / 3.000"
+    assert table.amount(None, "bytes") == DASH
+    for text in (markdown.render(report), terminal.render(report, all_cells=True), html.render(report)):
+        assert "1.500" in text
+        assert "1610612736" not in text
+
+
+def run_with_memory() -> RunData:
+    run = Build.run()
+    for row in run.legs:
+        size = 3 * GIB if row.arm == "oracle" else 3 * GIB // 2
+        run = Build.alter_leg(run, row.leg_id, server_peak_rss_bytes=size)
+    return run
