@@ -28,6 +28,7 @@ def run_leg(
     store: Store,
     other_pids: tuple[int | None, ...] = (),
     other_url: str | None = None,
+    available_before_bytes: int | None = None,
     lock_held: Callable[[], bool],
 ) -> tuple[LegRow, str | None]:
     """Measure one leg and put it on disk; returns its row and the first error of its requests.
@@ -35,7 +36,7 @@ def run_leg(
     What a server does wrong becomes failed requests.
 
     other_pids: the other arm's server, whose CPU time is not foreign load. other_url: where it is up as well; it should
-    rest meanwhile.
+    rest meanwhile. available_before_bytes: MemAvailable before this server was started, where it is the only one.
     Raises StorageError when the records cannot be written; an interrupted leg writes nothing.
     """
     held = lock_held()
@@ -79,12 +80,14 @@ def run_leg(
         client_loop_lag_p99_ms=recording.loop_lag_p99_ms,
         host_load_foreign_cpu_s=foreign,
         server_peak_rss_bytes=sampler.peak_rss_bytes,
+        server_peak_pss_bytes=sampler.peak_pss_bytes,
         gpu_peak_bytes=sampler.gpu_peak_bytes,
+        gpu_reported_bytes=counted.device_peak_bytes,
+        host_available_drop_bytes=_difference(available_before_bytes, sampler.least_available_bytes),
         prefix_cache_hit_tokens=counted.prefix_cache_hit_tokens,
         preemptions=counted.preemptions,
         other_arm_tokens=None if resting is None or rested is None else rested - resting,
         other_arm_cpu_s=None if sampler.other_cores is None else sampler.other_cores * leg_s,
-    )
         gpu_foreign_processes=sampler.gpu_foreign_processes,
         gpu_used_before_bytes=found.gpu_used_bytes,
         host_available_before_bytes=found.available_bytes,
@@ -95,6 +98,7 @@ def run_leg(
         host_oom_kills=passed.oom_kills,
         server_log_errors=None if errors is None else len(errors),
         server_log_first_error=errors[0] if errors else None,
+    )
     store.append_identities([one for one in (before, after) if one is not None])
     store.append_leg(row, rows, sampler.rows)
     return row, next((one.error for one in rows if one.error is not None), None)
@@ -132,6 +136,10 @@ def _nothing_sent(spec: drive.LoadSpec, warmup_error: str) -> drive.LegRecording
     error = f"not sent, no warm-up request was answered: {warmup_error}"
     responses = tuple(drive.RawResponse(prompt.index, None, now, None, (), None, error) for prompt in spec.prompts)
     return drive.LegRecording(now, now, responses, 0.0, None, 0)
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else before - after
 
 
 def _model(url: str, planned: str) -> str:

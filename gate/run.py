@@ -83,7 +83,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     """4 to 8: whatever ends it early, both servers are gone afterwards and every finished leg is judged."""
     cut: KeyboardInterrupt | ArmError | OracleError | None = None
     try:
-        with Pair(plan, place.logs, ui.say, lock.descriptors()) as pair:
+        with Pair(plan, place.logs, ui.say, lock.descriptors(), place.append_start) as pair:
             legs(plan, place, pair, lock, ui)  # 4 raw records to disk after each leg
             ask_margins(place, pair, ui)  # 4 the oracle's own doubt at each divergence
     except KeyboardInterrupt as error:
@@ -114,7 +114,14 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
             began = time.monotonic()  # not before: a server's start says nothing about the legs that are left
             with leg_range(leg.leg_id):
                 row, error = run_leg(
-                    plan, leg, server, store=place, other_pids=pair.pids(), other_url=rest, lock_held=lock.held
+                    plan,
+                    leg,
+                    server,
+                    store=place,
+                    other_pids=pair.pids(),
+                    other_url=rest,
+                    available_before_bytes=pair.available_before_bytes(leg.arm),
+                    lock_held=lock.held,
                 )
             if error is not None:
                 ui.say(messages.leg_failed(row.leg_id, row.failed, row.requests, error))

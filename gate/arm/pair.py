@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import Self
 
 from gate import messages
-from gate.arm import Server, start, starts
-from gate.arm.process import GUARD
+from gate.arm import Server, start, starts, startup
+from gate.arm.process import GUARD, ServerProcess
 from gate.errors import ArmError
 from gate.interrupt import deferred
 from gate.observe import gpu
-from gate.observe.rows import ARMS, Arm, LegRow
+from gate.observe.rows import ARMS, Arm, LegRow, StartRow
 from gate.plan import Plan, PlannedLeg
 from gate.units import gib
 from oracle.verify import verify_running
@@ -29,12 +29,23 @@ GPU_RETURN_SLACK_BYTES = 2**30
 class Pair:
     """`with Pair(plan, logs, say) as pair: server = pair.ready(leg)`; leaving it stops whatever runs."""
 
-    def __init__(self, plan: Plan, logs: Path, say: Callable[[str], None], locks: tuple[int, ...] = ()) -> None:
-        """locks: descriptors of the devices' locks, held on by the watcher until no server of a killed gate lives."""
+    def __init__(
+        self,
+        plan: Plan,
+        logs: Path,
+        say: Callable[[str], None],
+        locks: tuple[int, ...] = (),
+        note_start: Callable[[StartRow], None] = lambda _row: None,
+    ) -> None:
+        """locks: descriptors of the devices' locks, held on by the watcher until no server of a killed gate lives.
+        note_start: told of each start of a server, ready or not in use yet.
+        """
         GUARD.keep = locks
         self._plan = plan
         self._logs = logs
         self._say = say
+        self._note_start = note_start
+        self._available_before: dict[Arm, int] = {}
         self._servers: dict[Arm, Server] = {}
         self._block: dict[Arm, int] = {}
         """Repetition an arm's server was started for; matters with one server at a time."""
@@ -64,14 +75,14 @@ class Pair:
         """
         broken = self._broken.pop(leg.arm, None)
         if broken is not None:
-            self._restart(leg.arm, broken)
+            self._restart(leg, broken)
         if self._plan.recipe.protocol.residency == "both":
             for arm in (self._plan.coin, *ARMS):
-                self._ensure(arm)
+                self._ensure(arm, leg.repetition)
         else:
             for arm in [arm for arm in self._servers if (arm, self._block[arm]) != (leg.arm, leg.repetition)]:
                 self._stop(arm)
-            self._ensure(leg.arm)
+            self._ensure(leg.arm, leg.repetition)
             self._block[leg.arm] = leg.repetition
         return self._servers[leg.arm]
 
@@ -79,7 +90,7 @@ class Pair:
         """The oracle alone is enough for margins."""
         if self._plan.recipe.protocol.residency == "alternate" and "candidate" in self._servers:
             self._stop("candidate")
-        self._ensure("oracle")
+        self._ensure("oracle", 0)
         self._block.setdefault("oracle", 0)
         return self._servers["oracle"]
 
@@ -89,6 +100,10 @@ class Pair:
 
     def pids(self) -> tuple[int | None, ...]:
         return tuple(server.pid for server in self._servers.values())
+
+    def available_before_bytes(self, arm: Arm) -> int | None:
+        """MemAvailable before the arm was started; None beside another server, whose memory would be in the drop."""
+        return self._available_before.get(arm) if len(self._servers) == 1 else None
 
     def note(self, row: LegRow) -> None:
         """Look at a finished leg: an arm that died, or answered nothing at all, is not used again as it is."""
@@ -110,31 +125,37 @@ class Pair:
             if problems:
                 raise problems[0]
 
-    def _ensure(self, arm: Arm) -> None:
+    def _ensure(self, arm: Arm, repetition: int) -> None:
         if arm in self._servers:
             return
         plan = self._plan.arm(arm)
         self._say(messages.starting(arm, plan.kind, plan.url, starts.expected_s(self._logs, plan)))
+        before = startup.look(plan)
         began = time.monotonic()
         server = start(plan, self._logs / f"{arm}.log", self._plan.recipe.protocol.ready_timeout_s)
         self._servers[arm] = server
         if plan.argv is not None:
             starts.note(self._logs, plan, time.monotonic() - began)
+        if isinstance(server, ServerProcess):
+            self._available_before[arm] = before.available_bytes
+            self._note_start(startup.row(arm, server, before, repetition))
         if plan.kind == "vllm":
             # What is installed was compared before the start; this is what really answers at the port.
             verify_running(server.url, self._plan.recipe.oracle.platform)
 
-    def _restart(self, arm: Arm, reason: str) -> None:
+    def _restart(self, leg: PlannedLeg, reason: str) -> None:
+        arm = leg.arm
         self._stop(arm)
         if self._restarts[arm] == MAX_RESTARTS:
             raise ArmError(f"the {arm} {reason} again after a restart", hint=f"its log is {self._logs / f'{arm}.log'}")
         self._restarts[arm] += 1
         self._say(messages.restarting(arm, reason))
-        self._ensure(arm)
+        self._ensure(arm, leg.repetition)
 
     def _stop(self, arm: Arm) -> None:
         with deferred():
             server = self._servers.pop(arm, None)
+            self._available_before.pop(arm, None)
             if server is not None:
                 server.stop()
                 if not self._servers and server.pid is not None:

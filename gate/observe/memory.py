@@ -30,7 +30,7 @@ def rss_bytes(processes: tuple[psutil.Process, ...]) -> int | None:
 
 
 def pss_bytes(processes: tuple[psutil.Process, ...]) -> int | None:
-    """Σ proportional set: shared pages divided by their users. Walks page tables, 10 ms per 3 GB: outside legs only."""
+    """Σ proportional set: shared pages divided by their users. Walks page tables, 10 ms per 3 GB: not under load."""
     sizes = []
     for process in processes:
         try:
@@ -38,6 +38,18 @@ def pss_bytes(processes: tuple[psutil.Process, ...]) -> int | None:
         except OSError:
             continue
         sizes += [int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:")]
+    return sum(sizes) if sizes else None
+
+
+def own_peaks_bytes(processes: tuple[psutil.Process, ...]) -> int | None:
+    """Σ VmHWM: each process's own peak since it began, so an upper bound of what the tree ever held at once."""
+    sizes = []
+    for process in processes:
+        try:
+            status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        sizes += [int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
     return sum(sizes) if sizes else None
 
 

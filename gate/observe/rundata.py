@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, TelemetryRow
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, StartRow, TelemetryRow
 from gate.plan import Plan
 from gate.report.model import ClientCost
 
@@ -32,6 +32,8 @@ class RunData:
     """Every distinct identity seen, both arms; legs point to them by digest."""
     margins: tuple[MarginRow, ...] = ()
     """The oracle's margins at first divergences (gate/margins.py); empty where none were asked for."""
+    starts: tuple[StartRow, ...] = ()
+    """In order; empty in a run that did not record them."""
     client: ClientCost | None = None
     machine: dict[str, str] = field(default_factory=dict)
     """What observe/machine.py read, as text: cpu, gpu, driver, kernel, commit …"""

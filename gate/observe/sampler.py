@@ -40,7 +40,10 @@ class Sampler:
         """Names of processes of neither arm seen on them; None where NVML does not list our own server there."""
         self.rows: tuple[TelemetryRow, ...] = ()
         self.peak_rss_bytes: int | None = None
+        self.peak_pss_bytes: int | None = None
+        """The larger of before and after: walking page tables locks the server's memory map."""
         self.gpu_peak_bytes: int | None = None
+        self.least_available_bytes: int | None = None
         self.foreign_cores: float | None = None
         """CPU seconds a second that neither the gate nor an arm used; None for an attached server, which cannot be
         told apart, and for a leg too short to tell."""
@@ -54,6 +57,7 @@ class Sampler:
 
     def __enter__(self) -> Sampler:
         self._tree = memory.tree(self.pid)
+        self._read_pss()
         self._before = time.monotonic(), _busy_s(), self._own_s(), self._other_s()
         self._thread.start()
         return self
@@ -69,8 +73,13 @@ class Sampler:
             self.other_cores = max(0.0, other_s) / window_s
         if self.pid is not None and window_s >= MIN_LOAD_WINDOW_S:
             self.foreign_cores = max(0.0, busy_s - own_s) / window_s
-        self._add("psutil", {"server_pss_bytes": memory.pss_bytes(self._tree)})
+        self._read_pss()
         self.rows = tuple(self._rows)
+
+    def _read_pss(self) -> None:
+        pss = memory.pss_bytes(self._tree)
+        self.peak_pss_bytes = _larger(self.peak_pss_bytes, pss)
+        self._add("psutil", {"server_pss_bytes": pss})
 
     def _run(self) -> None:
         with gpu.session():
@@ -94,7 +103,9 @@ class Sampler:
         self.peak_rss_bytes = _larger(self.peak_rss_bytes, rss)
         self.gpu_peak_bytes = _larger(self.gpu_peak_bytes, on_gpu)
         self._look_for_foreigners(users)
-        host = {"host_available_bytes": memory.available_bytes(), "host_load_1min": psutil.getloadavg()[0]}
+        available = memory.available_bytes()
+        self.least_available_bytes = min(available, self.least_available_bytes or available)
+        host = {"host_available_bytes": available, "host_load_1min": psutil.getloadavg()[0]}
         self._add("psutil", {**host, "server_rss_bytes": rss, "server_gpu_bytes": on_gpu})
 
     def _look_for_foreigners(self, cards: tuple[dict[int, int | None], ...] | None) -> None:

@@ -37,6 +37,8 @@ class Counters:
     preemptions: int | None = None
     prompt_tokens: int | None = None
     generation_tokens: int | None = None
+    device_peak_bytes: int | None = None
+    """Most device memory it ever held, by its own word; not a total, so it is carried over by `since`."""
 
     @property
     def tokens(self) -> int | None:
@@ -50,6 +52,7 @@ class Counters:
             _difference(self.preemptions, before.preemptions),
             _difference(self.prompt_tokens, before.prompt_tokens),
             _difference(self.generation_tokens, before.generation_tokens),
+            self.device_peak_bytes,
         )
 
 
@@ -102,7 +105,13 @@ def counters(url: str) -> Counters:
     """Totals from /metrics; all None where there is no such route or the server is gone."""
     with control.client(url, TIMEOUT_S) as client:
         text = _text(client, "/metrics")
-    names = ("prefix_cache_hits", "num_preemptions", "prompt_tokens", "generation_tokens")
+    names = (
+        "prefix_cache_hits",
+        "num_preemptions",
+        "prompt_tokens",
+        "generation_tokens",
+        "device_memory_peak_bytes",
+    )
     return Counters(*(_total(text, name) for name in names))
 
 
