@@ -12,11 +12,12 @@ from gate.arm import Seat, allowed, plan_arm
 from gate.errors import UsageError
 from gate.metrics import AXIS_NAMES
 from gate.observe.rows import ARMS, Arm
-from gate.observe.source import source
-from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
+from gate.observe.source import engine_sha256, source
+from gate.plan import ArmPlan, OraclePin, Plan, Vocabulary, make_plan
 from gate.preflight import checkpoint
 from gate.recipe import Recipe, find, load, override
 from gate.workload import vocabulary
+from oracle import pins
 
 DEFAULT_PORT = 18101
 
@@ -146,7 +147,8 @@ def plan_for(asked: Asked) -> Plan:
             inherited=allowed(os.environ),
             own_env=table.env,
         )
-        return plan_arm(table.kind, seat, recipe)
+        planned = plan_arm(table.kind, seat, recipe)
+        return planned.model_copy(update={"source_sha256": engine_sha256()}) if planned.kind == "engine" else planned
 
     candidate, oracle = (from_here(arm_plan(arm, asked.port + k)) for k, arm in enumerate(ARMS))
     if candidate.url == oracle.url:
@@ -161,4 +163,16 @@ def plan_for(asked: Asked) -> Plan:
         vocabulary=Vocabulary(size=size, reserved=tuple(sorted(reserved))),
         declared=declared(asked),
         gate=source(),
+        pin=pin_of(recipe) if "vllm" in (candidate.kind, oracle.kind) else None,
+    )
+
+
+def pin_of(recipe: Recipe) -> OraclePin:
+    """Raises OracleError when oracle/pin.toml cannot be read."""
+    pin = pins.load(recipe.oracle.platform)
+    return OraclePin(
+        platform=pin.platform,
+        runtime_version=pin.runtime_version,
+        distributions={name: pin.lock[name] for name in pin.identity},
+        digest=pin.digest,
     )

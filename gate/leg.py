@@ -15,7 +15,7 @@ from gate.observe import host as hosts
 from gate.observe import server as ask
 from gate.observe.rows import Arm, Identity, LegRow
 from gate.observe.sampler import Sampler
-from gate.observe.store import Store
+from gate.observe.store import Store, read_run_file
 from gate.plan import Plan, PlannedLeg, leg_prompts
 from gate.workload import Phase, leg_seed
 
@@ -87,6 +87,7 @@ def run_leg(
         prefix_cache_hit_tokens=counted.prefix_cache_hit_tokens,
         preemptions=counted.preemptions,
         other_arm_tokens=None if resting is None or rested is None else rested - resting,
+        run_id=read_run_file(store.folder).run_id,
         other_arm_cpu_s=None if sampler.other_cores is None else sampler.other_cores * leg_s,
         gpu_foreign_processes=sampler.gpu_foreign_processes,
         gpu_used_before_bytes=found.gpu_used_bytes,
@@ -151,6 +152,6 @@ def _model(url: str, planned: str) -> str:
 
 def _identify(server: Server, arm: Arm) -> Identity | None:
     try:
-        return ask.identify(server.url, arm)
+        return ask.identify(server.url, arm, server.logged)
     except ArmError:
         return None  # the leg says "unreachable", and its requests say why

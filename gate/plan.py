@@ -37,6 +37,19 @@ class ArmPlan(Row):
     """Name to send in requests; empty for a command or URL: the one model it serves."""
     checkpoint: str
     checkpoint_digest: str | None
+    source_sha256: str | None = None
+    """Of our engine: digest of its sources (observe/source.py), which the running one must report as its own."""
+
+
+class OraclePin(Row):
+    """The pin that was in force when the plan was made, so that a report years later judges by the same one."""
+
+    platform: str
+    runtime_version: str
+    """What a running server must say."""
+    distributions: dict[str, str]
+    """Those that make its numbers -> pinned version."""
+    digest: str
 
 
 class Vocabulary(Row):
@@ -62,6 +75,8 @@ class Plan(Row):
     """The recipe as its file has it, where the command line changed it; what was left out of it is reported."""
     gate: Source | None = None
     """The gate's own commit; None outside a git repository."""
+    pin: OraclePin | None = None
+    """None where neither arm is the pinned vLLM."""
 
     def arm(self, arm: Arm) -> ArmPlan:
         return self.candidate if arm == "candidate" else self.oracle
@@ -77,6 +92,7 @@ def make_plan(
     vocabulary: Vocabulary,
     declared: Recipe | None = None,
     gate: Source | None = None,
+    pin: OraclePin | None = None,
 ) -> Plan:
     """Everything a run will do, before anything starts; equal arguments give an equal plan_id."""
     digests = {
@@ -113,6 +129,7 @@ def make_plan(
         vocabulary=vocabulary,
         declared=None if declared == recipe else declared,
         gate=gate,
+        pin=pin,
     )
     return plan.model_copy(update={"plan_id": plan_hash(plan)})
 

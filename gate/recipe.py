@@ -103,6 +103,8 @@ class Protocol(Table):
     """(max − min) / median of an arm's repetitions above which a cell is VOID."""
     primary: tuple[str, ...] = ("output_throughput", "tpot_median_ms", "ttft_median_ms")
     """Axes that decide the verdict (metrics.md); all others are observations."""
+    may_differ: tuple[Literal["enable_chunked_prefill", "max_num_batched_tokens"], ...] = ()
+    """Settings in which each arm keeps its own best; any other difference voids the run, or keeps it from binding."""
     near_tie_nats: float = Field(0.25, ge=0)
     """Largest oracle margin at a first divergence that counts as a near tie."""
     ready_timeout_s: float = Field(900.0, gt=0)

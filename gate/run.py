@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from gate import margins, messages
 from gate.arm.pair import Pair
@@ -25,7 +26,7 @@ from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
 from gate.inputs import Asked, plan_for
 from gate.leg import run_leg
 from gate.lock import Lock, hold
-from gate.observe import store
+from gate.observe import pins, store
 from gate.observe.machine import host, machine
 from gate.observe.ranges import leg_range
 from gate.observe.server import served_model
@@ -81,6 +82,7 @@ def resume(folder: Path, ui: Ui) -> int:
 
 def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     """4 to 8: whatever ends it early, both servers are gone afterwards and every finished leg is judged."""
+    note_pins(plan, place, "start")
     cut: KeyboardInterrupt | ArmError | OracleError | None = None
     try:
         with Pair(plan, place.logs, ui.say, lock.descriptors(), place.append_start) as pair:
@@ -91,6 +93,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
         ui.say(messages.INTERRUPTED)
     except (ArmError, OracleError) as error:
         cut = error
+    note_pins(plan, place, "end")
     done = store.read_run(place.folder).legs
     if cut is not None and not done:
         place.fail(str(cut) or "interrupted")
@@ -100,6 +103,11 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     finished_at = datetime.now(UTC).isoformat(timespec="seconds") if cut is None else None
     report = conclude(place.folder, finished_at)  # 5 to 8 checks, numbers, decision, report
     return INTERRUPTED if isinstance(cut, KeyboardInterrupt) else report.exit_code
+
+
+def note_pins(plan: Plan, place: store.Store, when: Literal["start", "end"]) -> None:
+    about = store.read_run_file(place.folder)
+    place.write_run(about.model_copy(update={"pins": (*about.pins, pins.look(plan, when))}))
 
 
 def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None:

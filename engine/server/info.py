@@ -23,6 +23,18 @@ from engine.server.service import ModelInfo, Service
 _STARTED = int(time.time())
 
 
+NO_CHOICE = {
+    "enable_prefix_caching": False,
+    "enable_chunked_prefill": True,
+    "scheduling_policy": "fcfs",
+    "speculative_config": None,
+    "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 1,
+}
+"""What this engine cannot be set to otherwise, under vLLM's names: whoever compares two servers need not guess."""
+
+
 async def health(request: HttpRequest) -> Response:
     """200 once the model is loaded and the engine's loop is alive, else 503 with the reason."""
     service: Service = request.app.state.service
@@ -51,7 +63,7 @@ def effective_config(config: EngineConfig, info: ModelInfo | None) -> dict[str, 
         flat.update(dataclasses.asdict(part))
     flat["model"] = str(flat.pop("path"))
     flat["served_model_name"] = flat.pop("served_name") or flat["model"]
-    flat["enable_prefix_caching"] = False
+    flat |= NO_CHOICE
     if info is not None:
         flat["max_model_len"] = info.max_model_len
         flat["num_gpu_blocks"] = info.num_blocks  # vLLM's name; num_blocks stays what was asked for

@@ -59,6 +59,10 @@ class Server(Protocol):
     def start_id(self) -> str:
         """Changes with every start."""
 
+    @property
+    def logged(self) -> Mapping[str, str]:
+        """Settings that it wrote into its log at this start; empty for an attached URL."""
+
     def alive(self) -> bool: ...
     def stop(self) -> None: ...
 

@@ -105,6 +105,8 @@ class LegRow(Row):
     """Prompt and generation tokens that the arm not under load counted meanwhile; None: it is down or counts none."""
     other_arm_cpu_s: float | None = None
     """CPU seconds that it used; None where it is down, attached, or the leg was too short to tell."""
+    run_id: str | None = None
+    """The run that the leg was measured for."""
     server_peak_pss_bytes: int | None = None
     """The larger of two readings, before and after the load; server_peak_rss_bytes is sampled all through it."""
     host_available_drop_bytes: int | None = None
@@ -112,8 +114,6 @@ class LegRow(Row):
     then both arms'."""
     gpu_reported_bytes: int | None = None
     """Device memory by the server's own word, for where the driver gives none by process."""
-
-
     gpu_foreign_processes: tuple[str, ...] | None = None
     """`pid 7 (python)`: processes of neither arm on a GPU of the run; None where NVML does not tell whose is whose."""
     gpu_used_before_bytes: int | None = None
@@ -133,6 +133,8 @@ class LegRow(Row):
     server_log_errors: int | None = None
     """Lines in the server's log meanwhile that report an error; None for an attached server."""
     server_log_first_error: str | None = None
+
+
 class StartRow(Row):
     """One start of a server. Stamps are perf_counter_ns() of the gate, which looks every 20 ms."""
 
@@ -211,6 +213,19 @@ class Identity(Row):
     extra: dict[str, str] = {}
     """Other configuration keys read back, as text."""
     digest: str
+
+
+class Pins(Row):
+    """What the pinned things on this machine came to when they were looked at (observe/pins.py)."""
+
+    when: Literal["start", "end"]
+    """Before the first server started, after the last one ended; a resumed run starts again."""
+    checkpoints: dict[str, str] = {}
+    """Arm -> digest of its checkpoint folder; an attached arm has none here."""
+    oracle: dict[str, str] = {}
+    """Distribution -> version, of those that make the oracle's numbers; empty where neither arm is the pinned vLLM."""
+    oracle_differs: tuple[str, ...] = ()
+    """A sentence for each difference between the oracle's environment and its pin, files of vLLM's wheel included."""
 
 
 class Source(Row):

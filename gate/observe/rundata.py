@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, StartRow, TelemetryRow
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, StartRow, TelemetryRow
 from gate.plan import Plan
 from gate.report.model import ClientCost
 
@@ -37,5 +37,7 @@ class RunData:
     client: ClientCost | None = None
     machine: dict[str, str] = field(default_factory=dict)
     """What observe/machine.py read, as text: cpu, gpu, driver, kernel, commit …"""
+    pins: tuple[Pins, ...] = ()
+    """What the checkpoints and the oracle's packages came to, before and after the legs."""
     preflight: tuple[Finding, ...] = ()
     """What preflight found but did not refuse to start for."""

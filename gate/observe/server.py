@@ -1,9 +1,10 @@
-"""4 What a running server says of itself over HTTP: /version, /v1/models, /metrics. Never what we think we started."""
+"""4 What a running server says of itself: /version, /v1/models, /metrics, its log. Never what we think we started."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,8 +57,11 @@ class Counters:
         )
 
 
-def identify(url: str, arm: Arm) -> Identity:
-    """Raises ArmError when the server does not answer /v1/models, the one route every server has."""
+def identify(url: str, arm: Arm, logged: Mapping[str, str] | None = None) -> Identity:
+    """What it says over HTTP, and in its log where the gate started it (observe/serverlog.py).
+
+    Raises ArmError when the server does not answer /v1/models, the one route every server has.
+    """
     with control.client(url, TIMEOUT_S) as client:
         models = _json(client, "/v1/models")
         served = models.get("data") if models else None
@@ -70,6 +74,7 @@ def identify(url: str, arm: Arm) -> Identity:
     facts: dict[str, Any] = {**labels, **config}
     extra = {f"config.{key}": _as_text(value) for key, value in sorted(facts.items())}
     extra |= {key: _as_text(version[key]) for key in ("engine", "manifest") if key in version}
+    extra |= {f"log.{key}": value for key, value in sorted((logged or {}).items())}
     fields: dict[str, Any] = {
         "arm": arm,
         "version": _optional(version.get("version")),

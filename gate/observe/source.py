@@ -1,13 +1,17 @@
-"""4 Which version of the gate this is: its git commit, where it runs from a repository."""
+"""4 Which version of the gate this is, its git commit; and which sources of our engine lie beside it."""
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
+from pathlib import Path
 
 from gate.observe.rows import Source
 from gate.recipe import ROOT
 
 TIMEOUT_S = 10.0
+ENGINE_SOURCES = ("*.py", "*.cu", "*.cuh")
+"""As engine/manifest.py has them; a test compares the two digests."""
 
 
 def source() -> Source | None:
@@ -17,6 +21,20 @@ def source() -> Source | None:
     commit = _git("rev-parse", "--verify", "HEAD")
     changes = _git("status", "--porcelain", "--untracked-files=no")
     return None if commit is None or changes is None else Source(commit=commit, dirty=bool(changes))
+
+
+def engine_sha256(root: Path = ROOT / "engine") -> str | None:
+    """Digest of the engine's sources, as the running engine reports its own (manifest.source_sha256).
+
+    Made from files, since the gate never imports the engine. None where there is no engine beside the gate.
+    """
+    paths = sorted(path for pattern in ENGINE_SOURCES for path in root.rglob(pattern))
+    digest = hashlib.sha256()
+    for path in paths:
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest() if paths else None
 
 
 def _git(*arguments: str) -> str | None:

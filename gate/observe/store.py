@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gate.errors import StorageError
 from gate.observe import digests, parquet
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, Row, StartRow, TelemetryRow, Verdict
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, Row, StartRow, TelemetryRow, Verdict
 from gate.observe.rundata import RunData
 from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
@@ -53,6 +53,7 @@ class RunFile(BaseModel):
     machine: dict[str, str] = {}
     client: ClientCost | None = None
     preflight: tuple[Finding, ...] = ()
+    pins: tuple[Pins, ...] = ()
 
 
 class CompleteFile(BaseModel):
@@ -214,6 +215,7 @@ def read_run(folder: Path) -> RunData:
         client=run.client,
         machine=run.machine,
         preflight=run.preflight,
+        pins=run.pins,
     )
 
 

@@ -8,19 +8,73 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from gate.errors import UsageError
-from gate.observe.rows import ARMS, Arm, Finding, Identity, LegRow, MarginRow, RequestRow
+from gate.observe.rows import ARMS, Arm, Finding, Identity, LegRow, MarginRow, Pins, RequestRow
 from gate.observe.rundata import RunData
-from gate.plan import ArmPlan, Plan, PlannedLeg
+from gate.plan import ArmPlan, OraclePin, Plan, PlannedLeg
 from gate.recipe import Recipe
 from gate.report.model import ClientCost
+from gate.selftest import good_telemetry
+from gate.selftest.good_telemetry import with_telemetry
 
 MS = 1_000_000
 GAP_NS = 1000
 """Between a stream's end and the next send."""
+
+
+PACKAGES = {"vllm": "1.0", "flashinfer-python": "0.6"}
+EXTRA: dict[Arm, dict[str, str]] = {
+    "candidate": {
+        "engine": "gate-and-engine",
+        "manifest": json.dumps(
+            {
+                "source_sha256": "s1",
+                "device": "cuda:0",
+                "quantization": "modelopt",
+                "reference_ops": [],
+                "dequantised_copy_bytes": 0,
+            }
+        ),
+        "config.max_num_seqs": "32",
+        "config.dtype": "bfloat16",
+        "config.speculative_config": "null",
+        "config.tensor_parallel_size": "1",
+        "config.pipeline_parallel_size": "1",
+        "config.data_parallel_size": "1",
+        "config.mamba_ssm_cache_dtype": "float32",
+        "config.sampling_defaults": "{}",
+        "config.scheduling_policy": "fcfs",
+        "config.enable_chunked_prefill": "true",
+        "config.max_num_batched_tokens": "2048",
+    },
+    "oracle": {
+        "config.mamba_ssm_cache_dtype": "float32",
+        "log.max_num_seqs": "32",
+        "log.dtype": "torch.bfloat16",
+        "log.quantization": "modelopt_mixed",
+        "log.speculative_config": "None",
+        "log.tensor_parallel_size": "1",
+        "log.pipeline_parallel_size": "1",
+        "log.data_parallel_size": "1",
+        "log.sampling_defaults": "{}",
+        "log.scheduling_policy": "fcfs",
+        "log.enable_chunked_prefill": "True",
+        "log.max_num_batched_tokens": "2048",
+        "log.enforce_eager": "False",
+        "log.cudagraph_mode": "FULL_AND_PIECEWISE",
+        "log.compilation_mode": "VLLM_COMPILE",
+        "log.profiler": "none",
+    },
+}
+"""What servers with equal settings say, each in its own spelling."""
+
+
+def pins(when: Literal["start", "end"]) -> Pins:
+    return Pins(when=when, checkpoints=dict.fromkeys(ARMS, "d1"), oracle=PACKAGES)
 
 
 def recipe(**over: Any) -> Recipe:
@@ -82,6 +136,7 @@ def make_plan(made: Recipe, coin: Arm = "candidate") -> Plan:
             model="made-up",
             checkpoint="checkpoints/made-up",
             checkpoint_digest="d1",
+            source_sha256="s1" if arm == "candidate" else None,
         )
         for k, arm in enumerate(ARMS)
     }
@@ -93,6 +148,7 @@ def make_plan(made: Recipe, coin: Arm = "candidate") -> Plan:
         candidate=arms["candidate"],
         oracle=arms["oracle"],
         legs=tuple(legs),
+        pin=OraclePin(platform="cuda", runtime_version="1.0", distributions=PACKAGES, digest="p1"),
     )
 
 
@@ -161,11 +217,12 @@ def identities(made: Recipe) -> tuple[Identity, ...]:
     return tuple(
         Identity(
             arm=arm,
-            version="1.0",
+            version="0.1" if arm == "candidate" else "1.0",
             model="made-up",
             max_model_len=made.max_model_len,
             prefix_caching=False,
             kv_cache_dtype="bfloat16",
+            extra=EXTRA[arm],
             digest=f"{arm}-id",
         )
         for arm in ARMS
@@ -176,6 +233,7 @@ class Build:
     """Good runs and broken ones."""
 
     recipe = staticmethod(recipe)
+    alter_telemetry = staticmethod(good_telemetry.alter)
 
     @staticmethod
     def run(
@@ -197,7 +255,7 @@ class Build:
             legs.append(make_leg(planned, rows))
             requests += rows
             clock = legs[-1].end_ns + 100 * MS
-        return RunData(
+        made_run = RunData(
             plan=plan,
             run_id="run-1",
             host="box",
@@ -208,7 +266,9 @@ class Build:
             identities=identities(made),
             client=ClientCost(cpu_us_per_event=40.0, skew_p50_ms=0.2, skew_p90_ms=0.5, streams=8, events=1000),
             machine={"cpu": "Made-up 9000"},
+            pins=(pins("start"), pins("end")),
         )
+        return with_telemetry(made_run)
 
     @staticmethod
     def leg_id(run: RunData, arm: Arm = "candidate", concurrency: int = 2, repetition: int = 1) -> str:

@@ -241,3 +241,23 @@ def test_the_watcher_leaves_a_released_server_alone() -> None:
     watcher.close()
     assert held.poll() is None
     ended(held)
+
+
+TALKS = """
+import runpy, sys
+print("non-default args: {'max_num_seqs': %s}" % sys.argv.pop(), flush=True)
+runpy.run_module("gate.arm.fake", run_name="__main__")
+"""
+
+
+def test_what_a_server_logged_at_this_start(tmp_path: Path) -> None:
+    """The log of an earlier start stays in the file and does not count."""
+    log = tmp_path / "log"
+    for slots in ("8", "16"):
+        server = process.launch(plan_of(sys.executable, "-c", TALKS, "--port", "{port}", slots), log, 20)
+        try:
+            assert server.logged["max_num_seqs"] == slots
+        finally:
+            server.stop()
+    (log).write_text(log.read_text() + "non-default args: {'max_num_seqs': 9}")
+    assert server.logged["max_num_seqs"] == "16"

@@ -85,3 +85,12 @@ def test_totals_with_and_without_suffix_and_labels() -> None:
     text = 'engine:num_preemptions_total{engine="0"} 2.0\nengine:num_preemptions_total{engine="1"} 3.0\n'
     assert server._total(text, "num_preemptions") == 5
     assert server._total("# TYPE vllm:num_preemptions counter\nvllm:num_preemptions_total 4\n", "num_preemptions") == 4
+
+
+def test_what_was_logged_is_part_of_who_it_is() -> None:
+    with FakeServer(Script()) as fake:
+        plain = server.identify(fake.url, "oracle")
+        eager = server.identify(fake.url, "oracle", {"enforce_eager": "True"})
+    assert eager.extra["log.enforce_eager"] == "True"
+    assert plain.extra.items() <= eager.extra.items()
+    assert plain.digest != eager.digest

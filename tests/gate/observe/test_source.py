@@ -45,3 +45,20 @@ def test_no_repository_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_no_git_is_none(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(repository))
     assert sources.source() is None
+
+
+def test_the_engines_sources_have_the_digest_that_it_reports() -> None:
+    from engine import manifest
+
+    manifest.source_sha256.cache_clear()
+    assert sources.engine_sha256() == manifest.source_sha256()
+
+
+def test_a_changed_source_has_another_digest(tmp_path: Path) -> None:
+    assert sources.engine_sha256(tmp_path) is None
+    (tmp_path / "a.py").write_text("1")
+    first = sources.engine_sha256(tmp_path)
+    (tmp_path / "notes.md").write_text("no source")
+    assert sources.engine_sha256(tmp_path) == first
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    assert first != sources.engine_sha256(tmp_path) is not None

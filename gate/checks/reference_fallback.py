@@ -1,0 +1,52 @@
+"""The engine ran on a GPU without its kernels, or not on the GPU at all.
+
+What it does
+    Voids a GPU run in which an engine reports another device than CUDA, an op that ran on its plain reference, or
+    weights kept a second time in a wider dtype.
+Why
+    A fallback gives the same tokens: builds whose fast path was compiled out, and weights dequantised in silence, were
+    2 to 4 times slower or larger and passed every token gate for weeks.
+Deciding numbers
+    Of the engine's manifest: device, must begin with "cuda"; reference_ops, must be empty; dequantised_copy_bytes, must
+    be 0. What it does not report is not judged.
+What to do
+    engine build compiles the kernels for this GPU; leave --allow-reference out of the candidate's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gate.checks.evidence import Evidence
+from gate.observe.rows import ARMS, Finding
+from gate.observe.settings import manifest
+
+CODE = "reference-fallback"
+TIMING_ONLY = False
+CONSEQUENCE = False
+HINT = "run: engine build; and leave --allow-reference out of the candidate's arguments"
+
+
+def fallbacks(made_of: Mapping[str, Any]) -> list[str]:
+    """`found; expected` of each part of a manifest that is no production path on a GPU."""
+    device, ops = made_of.get("device"), made_of.get("reference_ops")
+    copies = made_of.get("dequantised_copy_bytes")
+    found = []
+    if isinstance(device, str) and not device.startswith("cuda"):
+        found.append(f"its device is {device}, expected cuda")
+    if ops:
+        found.append(f"{', '.join(map(str, ops))} ran on the reference, expected kernels")
+    if isinstance(copies, int) and copies > 0:
+        found.append(f"it keeps {copies} bytes of dequantised weights, expected 0")
+    return found
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    if not evidence.plan.recipe.gpu:
+        return
+    for arm in ARMS:
+        identity = evidence.identity(arm)
+        found = fallbacks(manifest(identity)) if identity is not None else []
+        if found:
+            yield Finding(code=CODE, message=f"the {arm}: {'; '.join(found)}", hint=HINT, arm=arm)

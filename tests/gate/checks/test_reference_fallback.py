@@ -1,0 +1,32 @@
+"""reference-fallback: on a GPU an engine runs kernels, on the GPU, from packed weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.gate.checks.test_engine_stale import made_of
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ({"device": "cpu"}, "its device is cpu"),
+        ({"reference_ops": ["gdn", "moe"]}, "gdn, moe ran on the reference"),
+        ({"dequantised_copy_bytes": 1}, "keeps 1 bytes of dequantised weights"),
+    ],
+)
+def test_each_way_to_fall_back(build: Any, found: Any, manifest: Any, said: str) -> None:
+    (finding,) = found(made_of(build, build.run(), **manifest))
+    assert (finding.code, finding.arm) == ("reference-fallback", "candidate")
+    assert said in finding.message
+
+
+def test_a_processor_run_is_all_reference(build: Any, found: Any) -> None:
+    run = made_of(build, build.run(gpu=False), device="cpu", reference_ops=["gdn"], dequantised_copy_bytes=9)
+    assert found(run) == []
+
+
+def test_what_is_not_reported_is_not_judged(build: Any, found: Any) -> None:
+    assert found(made_of(build, build.run(), device=None, reference_ops=None, dequantised_copy_bytes=None)) == []
