@@ -5,21 +5,18 @@ The same records give the same report, whenever `gate report` is asked.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
-import math
 from collections.abc import Sequence
 
 from gate import binding, checks, verdict
+from gate.calibration import apply
+from gate.cells import cells as made
 from gate.checks.evidence import Evidence
 from gate.errors import UsageError
-from gate.metrics import AXIS_NAMES, Axis
+from gate.metrics import AXIS_NAMES
 from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.rundata import RunData
-from gate.report.model import ArmSummary, Cell, Divergence, Reason, Report, TokenCell
-from gate.stats import band as bands
-from gate.stats.median import median, ratio
-from gate.stats.pairs import log_ratios
+from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
 from gate.tokens.compare import compare, pair_up
 
 
@@ -33,11 +30,11 @@ def judge(run: RunData) -> Report:
     evidence = Evidence.of(run)
     protocol = run.plan.recipe.protocol
     _known(protocol.primary)
-    band = bands.assumed(protocol.band)
+    noise = apply.noise(evidence)
     found = checks.findings(evidence)
-    cells = _cells(evidence, found, band)
+    cells = made(evidence, found, noise)
     token_cells, divergences = _tokens(evidence, found)
-    not_binding = tuple(binding.missing(evidence, band))
+    not_binding = tuple(binding.missing(evidence, noise))
     decided = verdict.grid(cells, token_cells)
     return Report(
         run_id=run.run_id,
@@ -59,21 +56,12 @@ def judge(run: RunData) -> Report:
         repetitions=evidence.repetitions,
         order=tuple(leg.name for leg in evidence.legs),
         cells=cells,
+        band=_band(noise),
         tokens=token_cells,
         divergences=divergences,
         findings=(*run.preflight, *found),
         counts={kind.value: sum(c.verdict is kind for c in cells) for kind in Verdict},
     )
-
-
-def covers(finding: Finding, concurrency: int, axis: Axis) -> bool:
-    """Whether a finding voids this cell. What it does not name, it covers.
-
-    Bad times say nothing about an arm's own memory.
-    """
-    if axis.sources and not axis.shared and finding.axis is None and finding.code in checks.TIMING_ONLY_CODES:
-        return False
-    return finding.concurrency in (None, concurrency) and finding.axis in (None, axis.name, axis.family)
 
 
 def _known(primary: Sequence[str]) -> None:
@@ -84,70 +72,6 @@ def _known(primary: Sequence[str]) -> None:
             raise UsageError(
                 f"primary axis {name} does not exist", expected=f"one of {len(AXIS_NAMES)} axes", hint=hint
             )
-
-
-def _cells(evidence: Evidence, findings: Sequence[Finding], band: bands.Band) -> tuple[Cell, ...]:
-    protocol = evidence.plan.recipe.protocol
-    planned = [(axis, concurrency) for concurrency in evidence.concurrencies for axis in evidence.axes(concurrency)]
-    decisions = {
-        (axis.name, concurrency): _decide(evidence, axis, concurrency, findings, band) for axis, concurrency in planned
-    }
-    primary = [key for key in decisions if key[0] in protocol.primary]
-    decisions |= zip(primary, verdict.family([decisions[key] for key in primary], protocol.floor), strict=True)
-    return tuple(
-        _cell(evidence, axis, concurrency, decisions[axis.name, concurrency], band) for axis, concurrency in planned
-    )
-
-
-def _decide(
-    evidence: Evidence, axis: Axis, concurrency: int, findings: Sequence[Finding], band: bands.Band
-) -> verdict.Decision:
-    candidate = evidence.values(axis, concurrency, "candidate")
-    oracle = evidence.values(axis, concurrency, "oracle")
-    decision = verdict.cell(
-        log_ratios(candidate, oracle, axis.direction),
-        ratio(median(candidate), median(oracle), axis.direction),
-        planned_pairs=evidence.repetitions,
-        floor=evidence.plan.recipe.protocol.floor,
-        band=band,
-        findings=[finding for finding in findings if covers(finding, concurrency, axis)],
-    )
-    lacking = [arm for arm, values in (("candidate", candidate), ("oracle", oracle)) if not any(values)]
-    if axis.sources and lacking and decision.verdict is Verdict.INCONCLUSIVE:
-        return dataclasses.replace(decision, reasons=(_unreadable(axis, lacking),))
-    return decision
-
-
-def _unreadable(axis: Axis, lacking: Sequence[str]) -> Reason:
-    message = f"{axis.name} could not be read for the {' or the '.join(lacking)}"
-    hint = "docs/metrics.md says where it comes from and when it cannot be had; no other axis rests on it"
-    return Reason(code="memory-unreadable", message=message, hint=hint)
-
-
-def _cell(evidence: Evidence, axis: Axis, concurrency: int, decision: verdict.Decision, band: bands.Band) -> Cell:
-    candidate = evidence.values(axis, concurrency, "candidate")
-    oracle = evidence.values(axis, concurrency, "oracle")
-    void = decision.verdict is Verdict.VOID
-    medians = (None, None) if void else (median(candidate), median(oracle))
-    interval = None if void else decision.interval
-    return Cell(
-        axis=axis.name,
-        concurrency=concurrency,
-        unit=axis.unit,
-        direction=axis.direction,
-        primary=axis.name in evidence.plan.recipe.protocol.primary,
-        candidate_values=candidate,
-        oracle_values=oracle,
-        candidate_median=medians[0],
-        oracle_median=medians[1],
-        ratio=ratio(*medians, axis.direction),
-        ratio_low=None if interval is None else math.exp(interval.low),
-        ratio_high=None if interval is None else math.exp(interval.high),
-        band=band.share,
-        floor=evidence.plan.recipe.protocol.floor,
-        verdict=decision.verdict,
-        reasons=decision.reasons,
-    )
 
 
 def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[TokenCell, ...], tuple[Divergence, ...]]:
@@ -190,6 +114,11 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
             )
         )
     return tuple(cells), tuple(divergences)
+
+
+def _band(noise: apply.Noise) -> BandSummary | None:
+    found = noise.valid
+    return None if found is None else BandSummary(band_id=found.band_id, gates=len(found.gates))
 
 
 def _summary(evidence: Evidence, arm: Arm) -> ArmSummary:

@@ -98,13 +98,11 @@ class Protocol(Table):
     floor: float = Field(1.0, gt=0)
     """What a ratio must reach, the band's slack allowed; 1 is "at least as good"."""
     band: float = Field(0.01, ge=0, lt=1)
-    """Slack below the floor, a share. Assumed: recording a host's A/A history is not built yet: no grid binds."""
+    """Slack below the floor, a share: the contract's, whatever the host's noise; more than 1 % does not bind."""
     max_spread: float = Field(0.05, gt=0)
     """(max − min) / median of an arm's repetitions above which a cell is VOID."""
     primary: tuple[str, ...] = ("output_throughput", "tpot_median_ms", "ttft_median_ms")
     """Axes that decide the verdict (metrics.md); all others are observations."""
-    may_differ: tuple[Literal["enable_chunked_prefill", "max_num_batched_tokens"], ...] = ()
-    """Settings in which each arm keeps its own best; any other difference voids the run, or keeps it from binding."""
     near_tie_nats: float = Field(0.25, ge=0)
     """Largest oracle margin at a first divergence that counts as a near tie."""
     ready_timeout_s: float = Field(900.0, gt=0)

@@ -4,7 +4,7 @@ run.json plan.json                where, when, on what; what was going to happen
 records.sha256                    digest of each raw file, noted before the file is there
 legs/<leg_id>/*.parquet           raw records of one leg, there as soon as the leg ended
 logs/<arm>.log                    what the servers said
-starts.parquet                    each start of a server
+band.json                         the host's A/A history as it was when the run began
 requests, legs, telemetry, margins .parquet      merged when the run ends
 identities.json                   what the servers said they are
 cells.parquet report.*            derived again by `gate report`; report.sha256 seals what `gate show` prints
@@ -23,16 +23,18 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from gate.calibration.record import BandRecord
 from gate.errors import StorageError
 from gate.observe import digests, parquet
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, Row, StartRow, TelemetryRow, Verdict
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, Row, TelemetryRow, Verdict
 from gate.observe.rundata import RunData
 from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
 
 PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
 FAILED = "failed.json"
-RAW = (PLAN, RUN, IDENTITIES, "margins.parquet", "starts.parquet")
+BAND = "band.json"
+RAW = (PLAN, RUN, IDENTITIES, BAND, "margins.parquet")
 DERIVED = ("report.json", "report.md", "report.html", "cells.parquet")
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 SCHEMA_VERSION = 1
@@ -53,7 +55,6 @@ class RunFile(BaseModel):
     machine: dict[str, str] = {}
     client: ClientCost | None = None
     preflight: tuple[Finding, ...] = ()
-    pins: tuple[Pins, ...] = ()
 
 
 class CompleteFile(BaseModel):
@@ -99,6 +100,9 @@ class Store:
     def write_run(self, run: RunFile) -> None:
         self.write_text(RUN, run.model_dump_json(indent=2) + "\n")
 
+    def write_band(self, band: BandRecord) -> None:
+        self.write_text(BAND, band.model_dump_json(indent=1) + "\n")
+
     def append_leg(self, leg: LegRow, requests: Sequence[RequestRow], telemetry: Sequence[TelemetryRow]) -> None:
         """The leg's own row goes last: a leg without it was cut off and does not count."""
         folder = self.folder / "legs" / leg.leg_id
@@ -113,9 +117,6 @@ class Store:
         """Keeps one of each digest and arm, in the order first seen."""
         known = {(one.arm, one.digest): one for one in (*_identities(self.folder), *seen)}
         self.write_text(IDENTITIES, IDENTITY_LIST.dump_json(tuple(known.values()), indent=2).decode() + "\n")
-
-    def append_start(self, start: StartRow) -> None:
-        self.write_rows("starts", StartRow, (*_starts(self.folder), start))
 
     def write_margins(self, margins: Sequence[MarginRow]) -> None:
         self.write_rows("margins", MarginRow, margins)
@@ -211,11 +212,10 @@ def read_run(folder: Path) -> RunData:
         telemetry=rows("telemetry"),
         identities=_identities(folder),
         margins=parquet.read(MarginRow, margins) if margins.is_file() else (),
-        starts=_starts(folder),
         client=run.client,
         machine=run.machine,
         preflight=run.preflight,
-        pins=run.pins,
+        band=_model(BandRecord, folder / BAND) if (folder / BAND).is_file() else None,
     )
 
 
@@ -267,11 +267,6 @@ def _complete(folder: Path) -> CompleteFile | None:
             hint="restore it, or measure again",
         )
     return finished
-
-
-def _starts(folder: Path) -> tuple[StartRow, ...]:
-    path = folder / "starts.parquet"
-    return parquet.read(StartRow, path) if path.is_file() else ()
 
 
 def read_run_file(folder: Path) -> RunFile:

@@ -43,10 +43,15 @@ class Cell(Row):
     ratio_high: float | None
     """Confidence interval of the ratio."""
     band: float
-    """How far apart two equal arms come out here, as a share (0.02 is 2 %)."""
+    """The contract's slack below the floor, as a share (0.02 is 2 %)."""
     floor: float
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
+    prior: Literal["assumed", "calibrated"] = "assumed"
+    prior_sd: float | None = None
+    """Of one paired log ratio of equal arms on this host."""
+    prior_df: float | None = None
+    """How much it weighs, in degrees of freedom; None in a report of an earlier version."""
 
 
 class TokenCell(Row):
@@ -102,6 +107,13 @@ class ClientCost(Row):
     events: int | None
 
 
+class BandSummary(Row):
+    """The host's A/A history that the cells were judged with."""
+
+    band_id: str
+    gates: int
+
+
 class Report(Row):
     """One run."""
 
@@ -127,6 +139,8 @@ class Report(Row):
     order: tuple[str, ...]
     """leg ids as run."""
     cells: tuple[Cell, ...]
+    band: BandSummary | None = None
+    """None: every prior is assumed."""
     tokens: tuple[TokenCell, ...] = ()
     divergences: tuple[Divergence, ...] = ()
     findings: tuple[Finding, ...] = ()

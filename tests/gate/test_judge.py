@@ -275,7 +275,7 @@ class TestBinding:
 
     def test_a_full_run_lacks_only_the_calibrated_band(self, build: Any) -> None:
         assert self.reasons(build.run()) == (
-            "band of 1.0 % is assumed: recording a host's A/A history is not built yet, so that no grid binds yet"
+            "the noise prior is assumed for want of an A/A history; gate calibrate --recipe made-up records one"
         )
 
     @pytest.mark.parametrize(

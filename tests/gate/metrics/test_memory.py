@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gate.judge import covers, judge
+from gate.cells import covers
+from gate.judge import judge
 from gate.metrics import AXES, SERVER_AXES, server_axes_for
 from gate.metrics.host_drop import host_drop_bytes
 from gate.metrics.peak_gpu import peak_gpu_bytes, reported_gpu_bytes

@@ -1,0 +1,101 @@
+"""6 The A/A gates under a host's results, and its bands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gate.calibration import key as keys
+from gate.calibration.record import BandKey, BandRecord
+from gate.checks.evidence import Evidence
+from gate.errors import StorageError
+from gate.observe import store
+from gate.observe.rundata import RunData
+from gate.plan import Plan
+
+BANDS = "bands"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    folder: Path
+    run: RunData
+    complete: bool
+
+
+def key_of_run(run: RunData) -> BandKey:
+    """With the oracle's version as it reported it."""
+    identity = Evidence.of(run).identity("oracle")
+    return keys.key_of(run.plan, run.host, run.machine, None if identity is None else identity.version)
+
+
+def gates(folder: Path, key: BandKey) -> tuple[Gate, ...]:
+    """A/A runs of a host's folder with this key, oldest first, complete or not.
+
+    A run that cannot be read is left out: it is one that `gate list` shows as damaged.
+    """
+    return tuple(_gates(folder, key))
+
+
+def _gates(folder: Path, key: BandKey) -> Iterator[Gate]:
+    for path in sorted(folder.glob(f"*/{store.PLAN}")):
+        try:
+            # Legs are read of A/A runs alone, which are few.
+            if not keys.is_aa(Plan.model_validate_json(path.read_bytes())):
+                continue
+            run = store.read_run(path.parent)
+            if not keys.differences(key_of_run(run), key):
+                yield Gate(path.parent, run, run.finished_at is not None)
+        except (StorageError, ValidationError, OSError):
+            continue
+
+
+def nearest(folder: Path, recipe: str, key: BandKey) -> BandRecord | None:
+    """Of the recipe's bands on this host the one that differs least; None where there is none.
+
+    One that differs is worth having: the report says in what.
+    """
+    found = [band for path in sorted((folder / BANDS).glob("*.json")) if (band := _read(path)) is not None]
+    ours = [band for band in found if band.recipe == recipe or not keys.differences(band.key, key)]
+    return min(ours, key=lambda band: len(keys.differences(band.key, key)), default=None)
+
+
+def path_of(folder: Path, recipe: str, key: BandKey) -> Path:
+    return folder / BANDS / f"{recipe}-{keys.digest(key)[:12]}.json"
+
+
+def _read(path: Path) -> BandRecord | None:
+    """A band that cannot be read is as good as none; calibrate writes it anew."""
+    try:
+        return BandRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def write(record: BandRecord, path: Path) -> None:
+    """Whole or not at all.
+
+    Raises:
+        StorageError: the file system refuses.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(record.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise StorageError(
+            f"cannot write {path}: {error.strerror}", hint="free space or choose another --out"
+        ) from error
+
+
+def bring(plan: Plan, machine: Mapping[str, str], place: store.Store) -> None:
+    """Copy the host's nearest band into the run's folder, where one exists."""
+    folder = place.folder.parent
+    band = nearest(folder, plan.recipe.name, keys.key_of(plan, folder.name, machine, None))
+    if band is not None:
+        place.write_band(band)
