@@ -106,12 +106,16 @@ def run_leg(
 
 
 def _spec(plan: Plan, leg: PlannedLeg, server: Server, phase: Phase) -> drive.LoadSpec:
+    return load_spec(plan, leg, server.url, _model(server.url, plan.arm(leg.arm).model), phase)
+
+
+def load_spec(plan: Plan, leg: PlannedLeg, url: str, model: str, phase: Phase) -> drive.LoadSpec:
     """Warm-up is always a closed loop: it fills caches and graphs at the leg's concurrency, and is not timed."""
     workload = plan.recipe.workload
     paced = phase == "timed" and workload.rate_per_stream is not None
     return drive.LoadSpec(
-        url=server.url,
-        model=_model(server.url, plan.arm(leg.arm).model),
+        url=url,
+        model=model,
         prompts=leg_prompts(plan, leg, phase),
         output_tokens=workload.output_tokens,
         concurrency=leg.concurrency,

@@ -1,106 +1,136 @@
-"""4 Asks the oracle for its margin at each first divergence, after the timed legs.
+"""4 After the timed legs: what the oracle is asked once more, in which order, within a budget of time.
 
-One token after prompt and common output, greedy, one request at a time, so that no batch changes the answer.
+1  Every candidate answer that differs from the oracle's goes back to the oracle, all positions of it. The verdict
+   rests on it, so the budget does not cut it short.
+2  The oracle runs the prompts of the first repetition again, untimed, at each concurrency: does it agree with itself?
+3  Its own answers to them go back to it as well: how far are they from its own choice by the same measure?
+
+2 and 3 share the budget, level by level in turns. What does not fit is left out, and the report counts what there is:
+without it no bound is widened. Each part is a file, and a resumed run does not ask for it again.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from itertools import groupby
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
 
-import httpx
-import orjson
-
-from gate.observe import control
-from gate.observe.rows import MarginRow, RequestRow
+from gate.client import drive, openai
+from gate.forcing import Asker, Question
+from gate.leg import load_spec
+from gate.observe import store
+from gate.observe.rows import RequestRow
 from gate.observe.rundata import RunData
-from gate.plan import Plan, leg_prompts
-from gate.report.model import Divergence
-from gate.tokens.compare import comparable, divergence, pair_up
+from gate.observe.tokenrows import ForcedRow, Place, SequenceRow
+from gate.plan import Plan, PlannedLeg, leg_prompts
+from gate.tokens.compare import Pair, differs, pair_up
 
-TOP = 20
-"""Alternatives asked for: vLLM's own limit (--max-logprobs)."""
-NAME = "token_id:"
-"""How vLLM names a token with return_tokens_as_token_ids; two ids may have the same text."""
+REPEATED = 0
+"""The repetition whose prompts the oracle runs again: it has the same prompts at the same concurrency as the legs."""
 
 
-def splits(run: RunData) -> tuple[tuple[Divergence, RequestRow], ...]:
-    """Every first divergence with the oracle's request it is on; pure."""
-
-    def key(row: RequestRow) -> tuple[int, int]:
-        return row.concurrency, row.repetition
-
-    found = []
-    for _, rows in groupby(sorted(run.requests, key=key), key):
-        of_both = list(rows)
-        ours = [row for row in of_both if row.arm == "candidate"]
-        theirs = [row for row in of_both if row.arm == "oracle"]
-        for candidate, oracle in pair_up(ours, theirs):
-            split = divergence(candidate, oracle) if comparable(candidate, oracle) else None
-            if split is not None:
-                found.append((split, oracle))
-    return tuple(found)
+def pairs(run: RunData) -> tuple[Pair, ...]:
+    """Every prompt that both arms answered in timed legs, with the oracle's untimed runs of it; pure."""
+    candidate = [row for row in run.requests if row.arm == "candidate"]
+    oracle = [row for row in run.requests if row.arm == "oracle"]
+    return pair_up(candidate, oracle, run.repeats)
 
 
-def ask(run: RunData, found: Sequence[tuple[Divergence, RequestRow]], url: str, model: str) -> tuple[MarginRow, ...]:
-    """The oracle's margin at each divergence; None where it does not answer."""
+def to_judge(run: RunData) -> dict[str, list[Question]]:
+    """Part name -> the candidate's answers that differ, by leg; pure."""
+    found: dict[str, list[Question]] = {}
     prompts = _prompts(run.plan)
-    rows = []
-    with control.client(url, run.plan.recipe.protocol.request_timeout_s) as client:
-        for split, oracle in found:
-            prompt = prompts(split.concurrency, split.repetition)[split.index]
-            common = (oracle.token_ids or ())[: split.position]
-            rows.append(judge(split, top(client, model, (*prompt, *common))))
-    return tuple(rows)
+    for pair in pairs(run):
+        if differs(pair) and pair.candidate is not None:
+            place = pair.place
+            question = Question(place, "candidate", prompts(place), pair.candidate)
+            found.setdefault(f"forced-candidate-c{place.concurrency}-r{place.repetition}", []).append(question)
+    return found
 
 
-def judge(split: Divergence, top: dict[int, float] | None) -> MarginRow:
-    """log p(oracle's id) - log p(candidate's id), from the oracle's most probable tokens."""
-    both = top is not None and split.oracle_id in top and split.candidate_id in top
-    return MarginRow(
-        concurrency=split.concurrency,
-        repetition=split.repetition,
-        index=split.index,
-        position=split.position,
-        candidate_id=split.candidate_id,
-        oracle_id=split.oracle_id,
-        margin_nats=top[split.oracle_id] - top[split.candidate_id] if top is not None and both else None,
-        outside_top=top is not None and split.candidate_id not in top,
+def own_answers(run: RunData) -> dict[str, list[Question]]:
+    """Part name -> the oracle's different answers to the repeated prompts, by concurrency; pure."""
+    found: dict[str, list[Question]] = {}
+    prompts = _prompts(run.plan)
+    for pair in pairs(run):
+        if pair.place.repetition == REPEATED:
+            part = found.setdefault(f"forced-oracle-c{pair.place.concurrency}", [])
+            part += [Question(pair.place, "oracle", prompts(pair.place), ids) for ids in dict.fromkeys(pair.takes)]
+    return found
+
+
+def look_again(place: store.Store, url: str, model: str, say: Callable[[str], None]) -> None:
+    """Ask, and put every part on disk as soon as it is complete.
+
+    Raises StorageError. A server that does not answer leaves rows that say so, and the sequences stay unjudged.
+    """
+    run = store.read_run(place.folder)
+    protocol = run.plan.recipe.protocol
+    with Asker(url, model, protocol.request_timeout_s) as asker:
+        for name, questions in to_judge(run).items():
+            if not place.has_part(name):
+                place.write_part(name, ForcedRow, list(asker.until(questions, None)))
+        deadline = time.monotonic() + protocol.second_look_s
+        for take in range(1, protocol.oracle_repeats + 1):
+            for leg in _repeatable(run):
+                name = f"repeats-c{leg.concurrency}-t{take}"
+                if not place.has_part(name) and time.monotonic() < deadline:
+                    place.write_part(name, SequenceRow, again(run.plan, leg, url, model, take))
+        parts = {k: v for k, v in own_answers(store.read_run(place.folder)).items() if not place.has_part(k)}
+        told: dict[str, list[ForcedRow]] = {name: [] for name in parts}
+        for name, question in _in_turns(parts):
+            for row in asker.until((question,), deadline):
+                told[name].append(row)
+        for name, rows in told.items():
+            place.write_part(name, ForcedRow, rows)
+    left = sum(map(len, parts.values())) - sum(map(len, told.values()))
+    if left:
+        say(f"{left} of the oracle's own answers were not sent back to it: second_look_s was over")
+
+
+def again(plan: Plan, leg: PlannedLeg, url: str, model: str, take: int) -> list[SequenceRow]:
+    """The leg's load once more, untimed: the same prompts at the same concurrency."""
+    spec = load_spec(plan, leg, url, model, "timed")
+    return [_untimed(row, take) for row in openai.to_rows(drive.run_leg(spec), spec, leg)]
+
+
+def _untimed(row: RequestRow, take: int) -> SequenceRow:
+    return SequenceRow(
+        kind="leg",
+        concurrency=row.concurrency,
+        repetition=row.repetition,
+        index=row.index,
+        arm=row.arm,
+        take=take,
+        prompt_sha256=row.prompt_sha256,
+        output_tokens=row.expected_output_tokens,
+        token_ids=row.token_ids,
+        error=row.error,
     )
 
 
-def top(client: httpx.Client, model: str, token_ids: Sequence[int]) -> dict[int, float] | None:
-    """Token id -> log-prob in nats of the most probable next tokens; None when there is no usable answer."""
-    body = {
-        "model": model,
-        "prompt": list(token_ids),
-        "max_tokens": 1,
-        "temperature": 0,
-        "ignore_eos": True,
-        "logprobs": TOP,
-        "return_tokens_as_token_ids": True,
-    }
-    try:
-        response = client.post("/v1/completions", json=body)
-        answer: Any = orjson.loads(response.content)
-        named = answer["choices"][0]["logprobs"]["top_logprobs"][0]
-        found = {int(name.removeprefix(NAME)): float(value) for name, value in named.items()}
-    except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-    return found if all(map(math.isfinite, found.values())) else None
+def _repeatable(run: RunData) -> list[PlannedLeg]:
+    """The oracle's legs of the repeated repetition that were measured, in planned order."""
+    measured = {row.leg_id for row in run.legs}
+    chosen = [leg for leg in run.plan.legs if (leg.arm, leg.repetition) == ("oracle", REPEATED)]
+    return [leg for leg in chosen if leg.leg_id in measured]
 
 
-def _prompts(plan: Plan) -> Callable[[int, int], list[tuple[int, ...]]]:
-    """(concurrency, repetition) -> token ids of its prompts by index, made once each."""
+def _in_turns(parts: dict[str, list[Question]]) -> Iterator[tuple[str, Question]]:
+    """One of each part, then the next of each, so that a budget that ends leaves every level something."""
+    for turn in zip_longest(*parts.values()):
+        yield from ((name, question) for name, question in zip(parts, turn, strict=True) if question is not None)
+
+
+def _prompts(plan: Plan) -> Callable[[Place], tuple[int, ...]]:
+    """Token ids of a place's prompt; each leg's prompts are made once."""
     made: dict[tuple[int, int], list[tuple[int, ...]]] = {}
 
-    def prompts(concurrency: int, repetition: int) -> list[tuple[int, ...]]:
-        at = (concurrency, repetition)
+    def prompt(place: Place) -> tuple[int, ...]:
+        at = (place.concurrency, place.repetition)
         if at not in made:
             leg = next(leg for leg in plan.legs if (leg.concurrency, leg.repetition) == at)
-            made[at] = [prompt.token_ids for prompt in leg_prompts(plan, leg, "timed")]
-        return made[at]
+            made[at] = [one.token_ids for one in leg_prompts(plan, leg, "timed")]
+        return made[at][place.index]
 
-    return prompts
+    return prompt

@@ -48,7 +48,7 @@ def resumed(done: int, planned: int) -> Finding:
 
 
 def margins(count: int) -> str:
-    return f"asking the oracle for its margin at {count} first divergences"
+    return f"asking the oracle once more: its own repeats, and {count} answers that differ from its own"
 
 
 def report_at(path: str) -> str:

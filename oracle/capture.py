@@ -1,4 +1,4 @@
-"""Margins and teacher-forced log-probs of the oracle, through its HTTP API: what it thought of tokens that are given.
+"""Teacher-forced log-probs of the oracle, through its HTTP API: what it thought of tokens that are given.
 
 One request per sequence, `prompt_logprobs` over prompt + output: every position is judged on the given prefix, so a
 divergence early in a sequence does not colour the rest.
@@ -6,16 +6,21 @@ divergence early in a sequence does not colour the rest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import orjson
 
 from gate.errors import ArmError
 
 TOP = 20
 """Alternatives asked for at each position; vLLM's default limit (--max-logprobs)."""
+
+HIGHEST_NATS = 1e-3
+"""A log-prob is at most 0. Rounding of a softmax in float32 was never seen to exceed it by more than 1e-6."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +37,30 @@ class Position:
     top_ids: tuple[int, ...]
     """All tokens that share the highest log-prob: more than one is an exact tie. Lowest id first."""
     top_logprob: float
+    next_logprob: float | None
+    """Second highest of two different tokens, equal to top_logprob in a tie; None: only one token was returned."""
+    top: int = TOP
+    """How many alternatives were asked for."""
+
+    @property
+    def outside_top(self) -> bool:
+        """The given token is not among the most probable: decided against it, whatever the figure."""
+        return self.token_id not in self.top_ids and self.rank > self.top
 
     @property
     def margin_nats(self) -> float:
         """How much the oracle prefers its own choice to the given token; 0 where they are the same or tie."""
         return self.top_logprob - self.logprob
+
+    @property
+    def gap_nats(self) -> float | None:
+        """The same within the top; None outside it, where a server need not be exact and no figure is needed."""
+        return None if self.outside_top else self.margin_nats
+
+    @property
+    def lead_nats(self) -> float | None:
+        """Its own choice's lead over the next token: how decided it is here, whatever was given."""
+        return None if self.next_logprob is None else self.top_logprob - self.next_logprob
 
 
 def teacher_forced(
@@ -47,9 +71,10 @@ def teacher_forced(
     client: an httpx client whose base_url is the oracle. The sequence plus one token must fit max_model_len.
     Errors: ArmError when the oracle refuses or answers something else; httpx.HTTPError when it cannot be reached.
     """
+    given = [*prompt, *output]
     body = {
         "model": model,
-        "prompt": [*prompt, *output],
+        "prompt": given,
         "max_tokens": 1,
         "temperature": 0,
         "prompt_logprobs": top,
@@ -58,22 +83,43 @@ def teacher_forced(
     answer = client.post("/v1/completions", json=body)
     if answer.status_code != 200:
         raise ArmError(f"the oracle answered {answer.status_code} to prompt_logprobs: {answer.text[:200]}")
-    rows = answer.json()["choices"][0].get("prompt_logprobs")
-    if not isinstance(rows, list) or len(rows) != len(prompt) + len(output):
+    choice = _choice(answer.content)
+    echoed = choice.get("prompt_token_ids")
+    if echoed is not None and echoed != given:
+        raise ArmError("the oracle read another prompt than it was given", expected=f"the same {len(given)} token ids")
+    rows = choice.get("prompt_logprobs")
+    if not isinstance(rows, list) or len(rows) != len(given):
         raise ArmError(
             f"the oracle returned {len(rows) if isinstance(rows, list) else 'no'} prompt_logprobs",
-            expected=f"{len(prompt) + len(output)}, one per given token",
+            expected=f"{len(given)}, one per given token",
         )
     return tuple(
-        _position(index, token_id, row)
+        _position(index, token_id, row, top)
         for index, (token_id, row) in enumerate(zip(output, rows[len(prompt) :], strict=True))
     )
 
 
-def _position(index: int, token_id: int, row: dict[str, dict[str, Any]] | None) -> Position:
-    given = (row or {}).get(str(token_id))
-    if row is None or given is None:
-        raise ArmError(f"the oracle gave no log-prob for token {token_id} at output position {index}")
-    highest = max(entry["logprob"] for entry in row.values())
-    ids = sorted(int(candidate) for candidate, entry in row.items() if entry["logprob"] == highest)
-    return Position(index, token_id, given["logprob"], given["rank"], tuple(ids), highest)
+def _choice(content: bytes) -> dict[str, Any]:
+    """The answer's first choice. orjson refuses a bare NaN, which Python's own parser takes."""
+    try:
+        choice = orjson.loads(content)["choices"][0]
+    except (ValueError, LookupError, TypeError) as error:
+        raise ArmError("the oracle's answer to prompt_logprobs is no completion", expected="JSON") from error
+    if not isinstance(choice, dict):
+        raise ArmError("the oracle's answer to prompt_logprobs is no completion", expected="an object as choice")
+    return choice
+
+
+def _position(index: int, token_id: int, row: object, top: int) -> Position:
+    entries = row if isinstance(row, dict) else {}
+    try:
+        values = {int(name): float(entry["logprob"]) for name, entry in entries.items()}
+        rank = int(entries[str(token_id)]["rank"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ArmError(f"the oracle gave no log-prob for token {token_id} at output position {index}") from error
+    if not all(math.isfinite(value) and value <= HIGHEST_NATS for value in values.values()) or rank < 1:
+        raise ArmError(f"the oracle gave a log-prob that is none at output position {index}", expected="a number <= 0")
+    highest = max(values.values())
+    ids = sorted(candidate for candidate, value in values.items() if value == highest)
+    rest = sorted(values.values(), reverse=True)
+    return Position(index, token_id, values[token_id], rank, tuple(ids), highest, rest[1] if rest[1:] else None, top)

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gate.arm.fake_script import Script
 
 NEWLINES = {"lf": b"\n", "crlf": b"\r\n", "cr": b"\r"}
+FIRST = -0.1
+"""Log-prob of the first choice, wherever one is asked for."""
+OUTSIDE = -20.0
+"""Of an id outside the top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,11 @@ class Query:
     want_ids: bool
     logprobs: int | None
     chat: bool
+    prompt_logprobs: int | None = None
+    context: tuple[int, ...] | None = None
+    """What is answered instead of the prompt."""
+    offsets: tuple[tuple[int, int], ...] = ()
+    """Beside the script's own, for this request alone."""
 
     @staticmethod
     def parse(body: dict[str, Any], chat: bool) -> Query:
@@ -52,17 +61,19 @@ class Query:
             want_ids=bool(body.get("return_token_ids")),
             logprobs=body.get("logprobs"),
             chat=chat,
+            prompt_logprobs=body.get("prompt_logprobs"),
         )
 
 
-def generate(script: Script, prompt: tuple[int, ...], count: int) -> list[int]:
+def generate(script: Script, prompt: tuple[int, ...], count: int, offsets: Sequence[tuple[int, int]] = ()) -> list[int]:
     """`count` ids; each is a hash of everything before it, so prompt + a prefix continues the same way."""
     state = zlib.crc32(array("i", prompt).tobytes(), script.salt)
+    added = dict((*script.offsets, *offsets))
+    if script.diverge_at is not None:
+        added.setdefault(script.diverge_at, 1)
     ids = []
     for position in range(count):
-        token = state % script.vocab_size
-        if position == script.diverge_at:
-            token = (token + 1) % script.vocab_size
+        token = (state + added.get(position, 0)) % script.vocab_size
         ids.append(token)
         state = zlib.crc32(array("i", (token,)).tobytes(), state)
     return ids
@@ -80,7 +91,7 @@ def length_of(script: Script, query: Query) -> int:
 def stream_steps(script: Script, query: Query, faulty: bool, factor: float) -> Iterator[Step]:
     """The event stream, body bytes only; pauses already multiplied by `factor`."""
     fault = script.fault if faulty else "none"
-    ids = generate(script, query.prompt, length_of(script, query))
+    ids = _ids(script, query)
     wait_ms = factor * (script.prefill_ms + script.prefill_us_per_token * len(query.prompt) / 1000)
     if fault == "garbage":
         yield Step(wait_ms, b"\x00\xff garbage \xfe" * 64, "end")
@@ -110,7 +121,7 @@ def stream_steps(script: Script, query: Query, faulty: bool, factor: float) -> I
 
 def whole(script: Script, query: Query) -> dict[str, Any]:
     """Answer to a request without `stream`, with logprobs where asked."""
-    ids = generate(script, query.prompt, length_of(script, query))
+    ids = _ids(script, query)
     choice: dict[str, Any] = {"index": 0, "text": "".join(map(text, ids)), "finish_reason": _finish(script, query)}
     if query.chat:
         choice["message"] = {"role": "assistant", "content": choice.pop("text")}
@@ -119,6 +130,8 @@ def whole(script: Script, query: Query) -> dict[str, Any]:
         choice["prompt_token_ids"] = list(query.prompt)
     if query.logprobs is not None and not query.chat:
         choice["logprobs"] = _logprobs(script, ids, query.logprobs)
+    if query.prompt_logprobs is not None and script.prompt_logprobs != "missing":
+        choice["prompt_logprobs"] = _prompt_logprobs(script, query.prompt, query.prompt_logprobs)
     return {
         "id": "cmpl-fake",
         "object": "chat.completion" if query.chat else "text_completion",
@@ -127,6 +140,11 @@ def whole(script: Script, query: Query) -> dict[str, Any]:
         "choices": [choice],
         "usage": _usage(script, query, len(ids)),
     }
+
+
+def _ids(script: Script, query: Query) -> list[int]:
+    prompt = query.prompt if query.context is None else query.context
+    return generate(script, prompt, length_of(script, query), query.offsets)
 
 
 def _token_frames(script: Script, query: Query, ids: list[int]) -> Iterator[tuple[bytes, int]]:
@@ -194,17 +212,39 @@ def _finish(script: Script, query: Query) -> str:
 
 def _logprobs(script: Script, ids: list[int], count: int) -> dict[str, Any]:
     """vLLM's completions shape; names are `token_id:N`, which is what it says with return_tokens_as_token_ids."""
-    first = -0.1
-    tops = []
-    for chosen in ids:
-        others = [(chosen + i) % script.vocab_size for i in range(1, min(max(count, 1), script.vocab_size))]
-        tops.append({f"token_id:{chosen}": first} | {f"token_id:{i}": first - script.margin_nats for i in others})
+    tops = [{f"token_id:{i}": value for i, value in _top(script, chosen, count).items()} for chosen in ids]
     return {
         "tokens": [f"token_id:{i}" for i in ids],
-        "token_logprobs": [first] * len(ids),
+        "token_logprobs": [FIRST] * len(ids),
         "top_logprobs": tops,
         "text_offset": [0] * len(ids),
     }
+
+
+def _top(script: Script, chosen: int, count: int) -> dict[int, float]:
+    """The first choice, the id after it, and so on upwards: `count` ids with their log-probs."""
+    later = script.margin_nats if script.decided_nats is None else script.decided_nats
+    behind = [0.0, script.margin_nats, *[later] * max(count - 2, 0)][: min(max(count, 1), script.vocab_size)]
+    return {(chosen + i) % script.vocab_size: FIRST - nats for i, nats in enumerate(behind)}
+
+
+def _prompt_logprobs(script: Script, prompt: tuple[int, ...], count: int) -> list[dict[str, Any] | None]:
+    """vLLM's shape: null, then for each given id the top and, outside it, the id itself with its rank."""
+    rows: list[dict[str, Any] | None] = [None]
+    state = zlib.crc32(array("i", prompt[:1]).tobytes(), script.salt)
+    for given in prompt[1:]:
+        chosen = state % script.vocab_size
+        state = zlib.crc32(array("i", (given,)).tobytes(), state)
+        top = _top(script, chosen, count)
+        values: dict[int, float | None] = {**top, given: top.get(given, OUTSIDE)}
+        ranks = {token: (token - chosen) % script.vocab_size + 1 for token in values}
+        if script.prompt_logprobs in ("nan", "null"):
+            values[given] = float("nan") if script.prompt_logprobs == "nan" else None
+        if script.prompt_logprobs == "other-ids":
+            values = {token + script.vocab_size: value for token, value in values.items()}
+            ranks = {token + script.vocab_size: rank for token, rank in ranks.items()}
+        rows.append({str(t): {"logprob": v, "rank": ranks[t], "decoded_token": text(t)} for t, v in values.items()})
+    return rows[:-1] if script.prompt_logprobs == "short" else rows
 
 
 def _frame(script: Script, payload: dict[str, Any] | str) -> bytes:

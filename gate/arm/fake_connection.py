@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from typing import TYPE_CHECKING
 
@@ -96,6 +97,8 @@ class Connection(asyncio.Protocol):
             server.prompted += len(query.prompt)
             self._reply(200, "application/json", json.dumps(whole(server.script, query)).encode())
         else:
+            if server.script.flaky_at is not None and len(server.requests) % 2 == 0:
+                query = dataclasses.replace(query, offsets=((server.script.flaky_at, 1),))
             await self._stream(query, faulty=fault != "none")
 
     async def _stream(self, query: Query, faulty: bool) -> None:
@@ -113,6 +116,13 @@ class Connection(asyncio.Protocol):
         server, script = self._server, self._server.script
         server.running += 1
         server.peak_running = max(server.peak_running, server.running)
+        shared = script.foreign_from_running
+        if (
+            shared is not None
+            and server.running >= shared
+            and isinstance(before := server.requests[-2]["prompt"], list)
+        ):
+            query = dataclasses.replace(query, context=tuple(before))
         server.hits += len(query.prompt) if script.prefix_caching and server.prompted else 0
         server.prompted += len(query.prompt)
         try:

@@ -44,8 +44,18 @@ class Script(Table):
     """Position of the first token that differs from a server without this."""
     output_limit: int | None = None
     """Stop here with finish_reason "stop", whatever was asked."""
+    offsets: tuple[tuple[int, int], ...] = ()
+    """(position, added to the id there): more differences, and larger ones, than diverge_at makes."""
+    flaky_at: int | None = None
+    """Position at which every second request gets another id: a server that disagrees with itself."""
+    foreign_from_running: int | None = None
+    """Streams that start while so many run, themselves included, answer the request before theirs: shared state."""
     margin_nats: float = 0.05
-    """/v1/completions with logprobs: log-prob of the first choice minus that of every other."""
+    """logprobs and prompt_logprobs: log-prob of the first choice minus that of the next id."""
+    decided_nats: float | None = None
+    """The same for the ids after that one; None: margin_nats too. The 20 ids from the first choice up are the top."""
+    prompt_logprobs: Literal["good", "missing", "short", "nan", "null", "other-ids"] = "good"
+    """What is returned where they are asked for: as asked, none, one row too few, NaN, null, or those of other ids."""
 
     # pace
     prefill_ms: float = 0.0
@@ -122,6 +132,12 @@ PRESETS: dict[str, dict[str, object]] = {
     "short": {"output_limit": 5},
     "diverge": {"diverge_at": 3},
     "decided": {"margin_nats": 2.0},
+    "no-prompt-logprobs": {"prompt_logprobs": "missing"},
+    "two-errors": {"offsets": [[2, 1], [5, 2]], "decided_nats": 3.0},
+    "tie-high": {"diverge_at": 3, "margin_nats": 0.0, "decided_nats": 3.0},
+    "outside-top": {"offsets": [[4, 40]]},
+    "flaky": {"flaky_at": 4},
+    "foreign-at-8": {"foreign_from_running": 8},
     "error-event": {"fault": "error-event", "fault_after_tokens": 3},
     "one-error": {"fault": "error-event", "fault_after_tokens": 3, "fault_first": 2, "fault_count": 1},
     "drop": {"fault": "drop", "fault_after_tokens": 3},

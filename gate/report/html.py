@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from gate import units
-from gate.report import plots, table
+from gate.report import plots, table, tokens
 from gate.report.model import Report
 
 TEMPLATE = "report.html.j2"
@@ -29,6 +29,7 @@ def render(report: Report) -> str:
     return environment.get_template(TEMPLATE).render(
         report=report,
         table=table,
+        tokens=tokens,
         units=units,
         command=shlex.join,
         figures=[(plots.CAPTIONS[name], _inline(svg)) for name, svg in plots.render(report).items()],

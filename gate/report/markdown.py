@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gate.observe.rows import Verdict
-from gate.report import plots, table
+from gate.report import plots, table, tokens
 from gate.report.model import ArmSummary, Cell, Report
 from gate.units import DASH
 
@@ -28,6 +28,7 @@ def render(report: Report) -> str:
         *plots.missing(report),
         "## Tokens",
         _tokens(report),
+        *_own(report),
         *table.footnotes((), report.tokens),
     ]
     if why := table.reasons(report):
@@ -92,7 +93,8 @@ def _primary(report: Report) -> str:
 
 
 def _tokens(report: Report) -> str:
-    head = ("conc", "sequences", "exact", "near tie", "diverged", "unjudged", "largest margin", "bound", "verdict")
+    names = ("sequences", "exact", "near tie", "undecided", "diverged", "unjudged", "largest margin", "bound")
+    head = ("conc", *names, "verdict")
     rows = [
         (
             str(t.concurrency),
@@ -101,7 +103,15 @@ def _tokens(report: Report) -> str:
         )
         for t in report.tokens
     ]
-    return _rows(head, rows, right=range(8))
+    return _rows(head, rows, right=range(9))
+
+
+def _own(report: Report) -> tuple[str, ...]:
+    """The oracle by its own measure, where it was asked."""
+    rows = tokens.own_rows(report.tokens)
+    if not rows:
+        return ()
+    return "The oracle by its own measure:", _rows(tokens.OWN_HEAD, rows, right=range(len(rows[0]))), tokens.OWN_NOTE
 
 
 def _all(report: Report) -> str:

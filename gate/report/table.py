@@ -146,11 +146,12 @@ def _many(count: int, name: str) -> str:
 
 
 def token_row(t: TokenCell) -> tuple[str, ...]:
-    """Sequences, exact, near tie, diverged, unjudged, largest margin, bound; a void cell has no figures."""
+    """Sequences, exact, near tie, undecided, diverged, unjudged, largest margin, bound; a void cell has no figures."""
     if t.verdict is Verdict.VOID:
-        return (DASH,) * 6 + (f"{t.bound_nats:g}",)
-    counts = (t.sequences, t.exact, t.near_tie, t.diverged, t.unjudged)
-    return (*map(str, counts), number(t.max_margin_nats, 3), f"{t.bound_nats:g}")
+        return (DASH,) * 7 + (f"{t.bound_nats:g}",)
+    counts = (t.sequences, t.exact, t.near_tie, t.undecided, t.diverged, t.unjudged)
+    bound = t.bound_nats if t.near_nats is None else t.near_nats
+    return (*map(str, counts), number(t.max_margin_nats, 3), f"{bound:g}")
 
 
 def token_text(tokens: Sequence[TokenCell]) -> str:
@@ -163,8 +164,11 @@ def token_text(tokens: Sequence[TokenCell]) -> str:
     margins = [t.max_margin_nats for t in valid if t.max_margin_nats is not None]
     if sums["near_tie"]:
         parts.append(f"{_many(sums['near_tie'], 'near tie')} where the oracle itself is undecided")
+    if undecided := sum(t.undecided for t in valid):
+        parts.append(f"{undecided} no farther off than the oracle's own")
     parts += [f"{sums['diverged']} diverged", f"{sum(t.unjudged for t in valid)} unjudged"]
-    worst = f"; largest margin {number(max(margins), 3)} nats, bound {valid[0].bound_nats:g}" if margins else ""
+    bound = max(t.bound_nats if t.near_nats is None else t.near_nats for t in valid)
+    worst = f"; largest margin {number(max(margins), 3)} nats, bound {bound:g}" if margins else ""
     # Only the margins can say so: a checkpoint does not tell what its weights are.
     random = "; so many ties are what random weights give, as synthetic checkpoints have" if _mostly_ties(sums) else ""
     return ", ".join(parts) + worst + random

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gate.observe.rows import Verdict
-from gate.report import table
+from gate.report import table, tokens
 from gate.report.model import Cell, Report
 
 STYLES = {
@@ -62,6 +62,7 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
         *map(Text, table.footnotes(report.cells if all_cells else [c for c in report.cells if c.primary])),
         "",
         _tokens(report),
+        *(_line("oracle", text) for text in (tokens.own_text(report.tokens),) if text is not None),
         *(_line("", note) for note in table.footnotes((), report.tokens)),
         _line("cells", table.counts_text(report)),
         _line("client", table.client_text(report)),

@@ -1,4 +1,5 @@
-"""One divergence -> near tie, diverged or unjudged, by the oracle's own margin there.
+"""One first divergence -> near tie, diverged or unjudged, by the oracle's margin there: what runs recorded before
+whole sequences were sent back to the oracle, and are still judged by.
 
     margin = log p(oracle's id) − log p(candidate's id)        nats, by the oracle, on prompt and common output
 
@@ -15,7 +16,10 @@ from gate.observe.rows import MarginRow
 
 
 class Kind(enum.StrEnum):
+    """What a sequence that differs from the oracle's is."""
+
     NEAR_TIE = "near tie"
+    UNDECIDED = "undecided"
     DIVERGED = "diverged"
     UNJUDGED = "unjudged"
 

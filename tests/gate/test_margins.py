@@ -1,27 +1,29 @@
-"""Margins: found on both arms' rows, asked on the right prefix, and never invented."""
+"""After the legs: what is asked, of whom, in which order, and that a second look stops where its budget does."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from gate import margins
 from gate import recipe as recipes
 from gate.arm.fake import FakeServer
+from gate.arm.fake_answer import generate
 from gate.arm.fake_script import preset
-from gate.observe import control
-from gate.observe.rows import Arm, RequestRow
+from gate.forcing import Asker
+from gate.observe import store
+from gate.observe.rows import Arm, LegRow, RequestRow
 from gate.observe.rundata import RunData
-from gate.plan import ArmPlan, Vocabulary, leg_prompts, make_plan
-from gate.report.model import Divergence
+from gate.plan import ArmPlan, Plan, Vocabulary, leg_prompts, make_plan
 
-OUTPUT = 4
+OUTPUT = 6
+SCRIPT = preset("instant")
 
 
-def made_run() -> RunData:
+def made_plan(**protocol: Any) -> Plan:
     def arm(name: Arm) -> ArmPlan:
         return ArmPlan(
             arm=name, kind="url", argv=None, env={}, url="http://x", model="", checkpoint="m", checkpoint_digest=None
@@ -33,11 +35,11 @@ def made_run() -> RunData:
             "name": "small",
             "checkpoint": {"path": "m"},
             "workload": {"prompt_tokens": 8, "output_tokens": OUTPUT},
-            "protocol": {"concurrency": [1, 2], "repetitions": 2},
+            "protocol": {"concurrency": (1, 2), "repetitions": 2, **protocol},
         },
         "t",
     )
-    plan = make_plan(
+    return make_plan(
         recipe,
         coin="oracle",
         seed=0,
@@ -45,7 +47,10 @@ def made_run() -> RunData:
         oracle=arm("oracle"),
         vocabulary=Vocabulary(size=500),
     )
-    rows = [
+
+
+def answered(plan: Plan) -> tuple[RequestRow, ...]:
+    return tuple(
         RequestRow(
             leg_id=leg.leg_id,
             arm=leg.arm,
@@ -56,12 +61,16 @@ def made_run() -> RunData:
             expected_prompt_tokens=8,
             expected_output_tokens=OUTPUT,
             sent_ns=0,
-            token_ids=(1, 2, 3, 4),
+            token_ids=tuple(generate(SCRIPT, prompt.token_ids, OUTPUT)),
         )
         for leg in plan.legs
         for prompt in leg_prompts(plan, leg, "timed")
-    ]
-    return RunData(plan=plan, run_id="r", host="h", started_at="x", requests=tuple(rows))
+    )
+
+
+def made_run(**protocol: Any) -> RunData:
+    plan = made_plan(**protocol)
+    return RunData(plan=plan, run_id="r", host="h", started_at="x", requests=answered(plan))
 
 
 def changed(run: RunData, arm: Arm, concurrency: int, repetition: int, index: int, **fields: Any) -> RunData:
@@ -73,79 +82,130 @@ def changed(run: RunData, arm: Arm, concurrency: int, repetition: int, index: in
     return dataclasses.replace(run, requests=rows)
 
 
+def on_disk(folder: Path, run: RunData) -> store.Store:
+    place = store.Store(folder / "run")
+    place.create(run.plan, store.RunFile(run_id="r", host="h", started_at="x"))
+    for leg in run.plan.legs:
+        rows = [row for row in run.requests if row.leg_id == leg.leg_id]
+        row = LegRow(
+            leg_id=leg.leg_id,
+            order=leg.order,
+            arm=leg.arm,
+            concurrency=leg.concurrency,
+            repetition=leg.repetition,
+            started_at="x",
+            start_ns=0,
+            end_ns=1,
+            requests=len(rows),
+            failed=0,
+            server_start_id="s",
+            identity_before="i",
+            identity_after="i",
+            lock_held=True,
+        )
+        place.append_leg(row, rows, [])
+    return place
+
+
+WRONG = (1, 2, 3, 4, 5, 6)
+
+
 def test_equal_tokens_need_no_question() -> None:
-    assert margins.splits(made_run()) == ()
+    assert margins.to_judge(made_run()) == {}
 
 
-def test_one_question_for_the_first_difference_of_a_pair() -> None:
-    run = changed(made_run(), "candidate", 2, 1, 3, token_ids=(1, 9, 8, 7))
-    ((split, oracle),) = margins.splits(run)
-    assert (split.concurrency, split.repetition, split.index, split.position) == (2, 1, 3, 1)
-    assert (split.candidate_id, split.oracle_id, oracle.arm) == (9, 2, "oracle")
+def test_the_whole_answer_goes_back_with_its_own_prompt() -> None:
+    run = changed(made_run(), "candidate", 2, 1, 3, token_ids=WRONG)
+    ((name, (question,)),) = margins.to_judge(run).items()
+    leg = next(leg for leg in run.plan.legs if (leg.concurrency, leg.repetition) == (2, 1))
+    assert name == "forced-candidate-c2-r1"
+    assert question.prompt == leg_prompts(run.plan, leg, "timed")[3].token_ids
+    assert (question.output, question.arm, question.place.index) == (WRONG, "candidate", 3)
 
 
 @pytest.mark.parametrize("fields", [{"token_ids": None}, {"token_ids": (1, 9)}, {"prompt_sha256": "other"}])
 def test_what_cannot_be_compared_is_not_asked(fields: dict[str, Any]) -> None:
-    assert margins.splits(changed(made_run(), "candidate", 1, 0, 0, **fields)) == ()
+    assert margins.to_judge(changed(made_run(), "candidate", 1, 0, 0, **fields)) == {}
 
 
-def test_question_is_the_prompt_and_the_common_output() -> None:
-    run = changed(made_run(), "candidate", 1, 1, 0, token_ids=(1, 2, 9, 4))
-    with FakeServer(preset("good")) as fake:
-        margins.ask(run, margins.splits(run), fake.url, "fake")
-    leg = next(leg for leg in run.plan.legs if (leg.concurrency, leg.repetition) == (1, 1))
-    (body,) = fake.requests
-    assert body["prompt"] == [*leg_prompts(run.plan, leg, "timed")[0].token_ids, 1, 2]
-    assert (body["max_tokens"], body["temperature"], body["logprobs"]) == (1, 0, 20)
+def test_the_oracles_own_answers_are_those_of_the_repeated_repetition() -> None:
+    found = margins.own_answers(made_run())
+    assert {name: len(questions) for name, questions in found.items()} == {
+        "forced-oracle-c1": 2,
+        "forced-oracle-c2": 4,
+    }
+    assert {question.place.repetition for questions in found.values() for question in questions} == {0}
 
 
-SPLIT = Divergence(concurrency=1, repetition=0, index=0, position=2, candidate_id=9, oracle_id=3, margin_nats=None)
+def test_look_again_asks_everything_once_and_puts_it_on_disk(tmp_path: Path) -> None:
+    run = changed(made_run(oracle_repeats=2), "candidate", 1, 1, 0, token_ids=WRONG)
+    place, said = on_disk(tmp_path, run), []
+    with FakeServer(SCRIPT) as fake:
+        margins.look_again(place, fake.url, "fake", said.append)
+        asked = len(fake.requests)
+        margins.look_again(place, fake.url, "fake", said.append)  # as a resumed run does
+        assert len(fake.requests) == asked
+    read = store.read_run(place.folder)
+    assert asked == 1 + 2 * (2 + 4) + (2 + 4)
+    assert [row.take for row in read.repeats].count(2) == 6
+    assert all(row.error is None for row in (*read.repeats, *read.forced))
+    assert sorted((row.arm, len(row.gaps_nats)) for row in read.forced) == [("candidate", 6), *[("oracle", 6)] * 6]
+    assert said == []
+
+
+def test_an_oracle_that_disagrees_with_itself_has_each_answer_judged(tmp_path: Path) -> None:
+    run = changed(made_run(), "candidate", 1, 1, 0, token_ids=WRONG)
+    place = on_disk(tmp_path, run)
+    with FakeServer(preset("flaky", token_ms=0.0)) as fake:
+        margins.look_again(place, fake.url, "fake", lambda _: None)
+    read = store.read_run(place.folder)
+    own = [row for row in read.forced if row.arm == "oracle"]
+    assert len(own) == 6 + sum(row.token_ids != generated(read, row) for row in read.repeats) > 6
+    assert max(gap or 0 for row in own for gap in row.gaps_nats) == pytest.approx(0.05)
+
+
+def generated(run: RunData, row: Any) -> tuple[int, ...] | None:
+    place = (row.concurrency, row.repetition, row.index)
+    return next(
+        one.token_ids
+        for one in run.requests
+        if one.arm == "oracle" and (one.concurrency, one.repetition, one.index) == place
+    )
+
+
+def test_the_budget_never_cuts_what_the_verdict_rests_on(tmp_path: Path) -> None:
+    run = changed(made_run(second_look_s=0.0), "candidate", 1, 1, 0, token_ids=WRONG)
+    place, said = on_disk(tmp_path, run), []
+    with FakeServer(SCRIPT) as fake:
+        margins.look_again(place, fake.url, "fake", said.append)
+    read = store.read_run(place.folder)
+    assert [row.arm for row in read.forced] == ["candidate"]
+    assert read.repeats == ()
+    assert said == ["6 of the oracle's own answers were not sent back to it: second_look_s was over"]
 
 
 @pytest.mark.parametrize(
-    ("top", "margin", "outside"),
+    ("script", "why"),
     [
-        ({3: -0.5, 9: -0.75}, 0.25, False),
-        ({3: -0.5, 9: -0.5}, 0.0, False),
-        ({3: -0.75, 9: -0.5}, -0.25, False),
-        ({3: -0.5, 4: -0.75}, None, True),
-        ({4: -0.5, 9: -0.75}, None, False),
-        (None, None, False),
+        ({"prompt_logprobs": "missing"}, "no prompt_logprobs"),
+        ({"prompt_logprobs": "short"}, "returned 13 prompt_logprobs"),
+        ({"prompt_logprobs": "nan"}, "no completion"),
+        ({"prompt_logprobs": "null"}, "gave no log-prob"),
+        ({"prompt_logprobs": "other-ids"}, "gave no log-prob"),
+        ({"fault": "http-500"}, "answered 500"),
     ],
 )
-def test_margin_is_the_difference_of_two_answers_or_none(
-    top: dict[int, float] | None, margin: float | None, outside: bool
-) -> None:
-    row = margins.judge(SPLIT, top)
-    assert (row.margin_nats, row.outside_top) == (margin, outside)
+def test_an_oracle_without_a_usable_opinion_says_why(script: dict[str, Any], why: str) -> None:
+    run = changed(made_run(), "candidate", 1, 1, 0, token_ids=WRONG)
+    ((question,),) = margins.to_judge(run).values()
+    with FakeServer(preset("instant", **script)) as fake, Asker(fake.url, "fake", 10) as asker:
+        row = asker.ask(question)
+    assert (row.gaps_nats, row.outside_top, row.best_ids) == ((), (), ())
+    assert why in (row.error or "")
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"not json",
-        b"[]",
-        b'{"error": {"message": "no"}}',
-        b'{"choices": []}',
-        b'{"choices": [{"logprobs": null}]}',
-        b'{"choices": [{"logprobs": {"top_logprobs": [null]}}]}',
-        b'{"choices": [{"logprobs": {"top_logprobs": [{"word": -1.0}]}}]}',
-        b'{"choices": [{"logprobs": {"top_logprobs": [{"token_id:1": null}]}}]}',
-    ],
-)
-def test_bad_answers_are_no_answer(body: bytes) -> None:
-    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=body))
-    with httpx.Client(transport=transport, base_url="http://x") as client:
-        assert margins.top(client, "m", (1, 2, 3)) is None
-
-
-def test_good_answer_is_read_by_token_id() -> None:
-    body = b'{"choices": [{"logprobs": {"top_logprobs": [{"token_id:1": -0.5, "token_id:20": -1}]}}]}'
-    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=body))
-    with httpx.Client(transport=transport, base_url="http://x") as client:
-        assert margins.top(client, "m", (1, 2, 3)) == {1: -0.5, 20: -1.0}
-
-
-def test_absent_oracle_is_no_answer() -> None:
-    with control.client("http://127.0.0.1:9", 1) as client:
-        assert margins.top(client, "fake", (1, 2, 3)) is None
+def test_absent_oracle_is_no_opinion() -> None:
+    run = changed(made_run(), "candidate", 1, 1, 0, token_ids=WRONG)
+    ((question,),) = margins.to_judge(run).values()
+    with Asker("http://127.0.0.1:9", "fake", 1) as asker:
+        assert asker.ask(question).error

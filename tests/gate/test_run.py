@@ -181,11 +181,15 @@ def test_one_server_at_a_time_starts_anew_for_each_block(bench: Bench) -> None:
 
 def test_diverging_tokens_are_asked_about(bench: Bench) -> None:
     bench.attached("diverge")
-    margins = store.read_run(bench.folder).margins
-    assert len(margins) == 4
-    assert {row.position for row in margins} == {3}
-    assert all(row.margin_nats is not None or row.outside_top for row in margins)
+    run = store.read_run(bench.folder)
+    judged = [row for row in run.forced if row.arm == "candidate"]
+    assert len(judged) == 4
+    assert all(row.error is None and len(row.gaps_nats) == 6 for row in judged)
+    assert {split.position for split in bench.report.divergences} == {3}
     assert sum(cell.near_tie + cell.diverged for cell in bench.report.tokens) == 4
+    own = bench.report.tokens[0].own
+    assert own is not None
+    assert (own.repeated, own.agreeing, own.sequences, own.largest_nats) == (2, 2, 2, 0.0)
 
 
 def test_candidate_that_answers_nothing_is_restarted_once_and_given_up(bench: Bench) -> None:
@@ -322,7 +326,7 @@ def test_full_disk_in_a_leg_ends_the_run_and_keeps_the_legs_before(
 
 
 def test_ctrl_c_while_margins_are_asked_still_reports(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate_run, "ask_margins", interrupted)
+    monkeypatch.setattr(gate_run, "look_again", interrupted)
     assert bench.attached() == 130
     assert not bench.report.complete
     assert len(bench.report.order) == 4

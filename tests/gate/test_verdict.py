@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -12,7 +13,7 @@ from gate.judge import judge
 from gate.observe.rows import Verdict
 from gate.report.model import TokenCell
 from gate.stats.band import assumed
-from gate.tokens.compare import Comparison
+from gate.tokens.compare import Comparison, compare
 
 BAND = assumed(0.01)
 EQUAL, SLOW, FAST = (0.0,) * 3, (math.log(0.95),) * 3, (math.log(1.05),) * 3
@@ -127,7 +128,7 @@ def test_a_family_of_none() -> None:
 
 def comparison(**counts: int) -> Comparison:
     fields = {"sequences": 4, "exact": 4, "near_tie": 0, "diverged": 0, "unjudged": 0, "uncompared": 0} | counts
-    return Comparison(**fields, max_margin_nats=None, divergences=())
+    return dataclasses.replace(compare((), (), 0.25), **fields)
 
 
 @pytest.mark.parametrize(
@@ -137,24 +138,27 @@ def comparison(**counts: int) -> Comparison:
         ({"exact": 2, "near_tie": 2}, 4, Verdict.PASS, None),
         ({"diverged": 1, "unjudged": 1}, 4, Verdict.FAIL, "tokens-diverged"),
         ({"unjudged": 1}, 5, Verdict.INCONCLUSIVE, "tokens-unjudged"),
+        ({"unjudged": 1, "undecided": 1}, 4, Verdict.INCONCLUSIVE, "tokens-unjudged"),
+        ({"undecided": 1}, 5, Verdict.INCONCLUSIVE, "oracle-undecided"),
+        ({"diverged": 1, "undecided": 1}, 4, Verdict.FAIL, "tokens-diverged"),
         ({}, 5, Verdict.INCONCLUSIVE, "tokens-unread"),
         ({"sequences": 0, "exact": 0}, 0, Verdict.INCONCLUSIVE, "tokens-unread"),
     ],
 )
 def test_tokens(counts: Any, planned: int, expected: Verdict, code: str | None) -> None:
-    made = verdict.tokens(comparison(**counts), planned=planned, findings=(), bound_nats=0.25, finished=True)
+    made = verdict.tokens(comparison(**counts), planned=planned, findings=(), finished=True)
     assert made.verdict is expected
     assert [reason.code for reason in made.reasons] == ([] if code is None else [code])
 
 
 @pytest.mark.parametrize("counts", [{"unjudged": 1}, {}])
 def test_an_interrupted_run_is_resumed_before_anybody_blames_the_oracle(counts: Any) -> None:
-    made = verdict.tokens(comparison(**counts), planned=5, findings=(), bound_nats=0.25, finished=False)
+    made = verdict.tokens(comparison(**counts), planned=5, findings=(), finished=False)
     assert made.reasons[0].hint == "gate resume runs what is missing"
 
 
 def test_void_tokens(build: Any) -> None:
-    made = verdict.tokens(comparison(diverged=1), planned=4, findings=[build.finding()], bound_nats=0.25, finished=True)
+    made = verdict.tokens(comparison(diverged=1), planned=4, findings=[build.finding()], finished=True)
     assert made.verdict is Verdict.VOID
 
 

@@ -16,6 +16,7 @@ from gate.report.model import (
     ClientCost,
     Direction,
     Divergence,
+    OwnSpread,
     Reason,
     Report,
     TokenCell,
@@ -95,7 +96,23 @@ def tokens(concurrency: int, near_tie: int, diverged: int, verdict: Verdict, *re
         bound_nats=0.25,
         verdict=verdict,
         reasons=reasons,
+        near_nats=0.25,
+        own=None if verdict is Verdict.VOID else OWN,
     )
+
+
+OWN = OwnSpread(
+    repeated=4,
+    agreeing=3,
+    sequences=5,
+    positions=40,
+    largest_nats=0.0625,
+    outside_top=0,
+    undecided=(1, 1, 2, 5, 9, 12, 20),
+    ties=1,
+    candidate_ties=3,
+    candidate_ties_high=2,
+)
 
 
 def report() -> Report:

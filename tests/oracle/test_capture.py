@@ -66,3 +66,64 @@ def test_an_answer_that_is_not_whole_is_an_error(rows: Any, message: str) -> Non
 def test_a_refusal_is_passed_on() -> None:
     with client(ROWS, status=400) as oracle, pytest.raises(ArmError, match="answered 400"):
         teacher_forced(oracle, "m", [10, 11], [12, 13])
+
+
+def one(given: dict[str, dict[str, Any]], **more: Any) -> Any:
+    """The answer to prompt (10,) and output (12,)."""
+
+    def answer(_request: httpx.Request) -> httpx.Response:
+        content = json.dumps({"choices": [{"prompt_logprobs": [None, given], **more}]})
+        return httpx.Response(200, content=content.encode())
+
+    with httpx.Client(base_url="http://oracle", transport=httpx.MockTransport(answer)) as oracle:
+        return teacher_forced(oracle, "m", [10], [12])[0]
+
+
+@pytest.mark.parametrize(("rank", "outside"), [(20, False), (21, True)])
+def test_outside_the_top_there_is_no_gap(rank: int, outside: bool) -> None:
+    position = one({"5": entry(-0.5, 1), "12": entry(-3.0, rank)})
+    assert (position.outside_top, position.gap_nats) == (outside, None if outside else 2.5)
+
+
+def test_a_tie_of_more_tokens_than_the_top_holds_is_still_a_tie() -> None:
+    position = one({"5": entry(-0.5, 1), "12": entry(-0.5, 30)})
+    assert (position.outside_top, position.gap_nats) == (False, 0.0)
+
+
+def test_the_lead_is_over_the_next_token_whatever_was_given() -> None:
+    assert one({"5": entry(-0.5, 1), "7": entry(-0.75, 2), "12": entry(-3.0, 3)}).lead_nats == 0.25
+    assert one({"5": entry(-0.5, 2), "12": entry(-0.5, 2)}).lead_nats == 0.0
+    assert one({"12": entry(-0.5, 1)}).lead_nats is None
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 0.01, None, "x"])
+def test_a_log_prob_that_is_none_is_an_error(value: Any) -> None:
+    for row in ({"12": entry(value, 1), "5": entry(-1, 2)}, {"12": entry(-1, 1), "5": entry(value, 2)}):
+        with pytest.raises(ArmError, match="the oracle"):
+            one(row)
+
+
+def test_rounding_above_zero_is_not() -> None:
+    assert one({"12": entry(1e-6, 1)}).gap_nats == 0.0
+
+
+@pytest.mark.parametrize("rank", [0, -1, None])
+def test_a_rank_that_is_none_is_an_error(rank: Any) -> None:
+    with pytest.raises(ArmError, match="the oracle"):
+        one({"12": entry(-1, rank)})
+
+
+def test_another_tokenisation_of_the_prompt_is_an_error() -> None:
+    assert one({"12": entry(-1, 1)}, prompt_token_ids=[10, 12]).token_id == 12
+    with pytest.raises(ArmError, match="read another prompt"):
+        one({"12": entry(-1, 1)}, prompt_token_ids=[10, 1, 12])
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"choices": []}', b'{"choices": [3]}', b'{"choices": null}'])
+def test_what_is_no_completion_is_an_error(content: bytes) -> None:
+    transport = httpx.MockTransport(lambda _request: httpx.Response(200, content=content))
+    with (
+        httpx.Client(base_url="http://oracle", transport=transport) as oracle,
+        pytest.raises(ArmError, match="no completion"),
+    ):
+        teacher_forced(oracle, "m", [10], [12])

@@ -14,6 +14,7 @@ from gate import recipe as recipes
 from gate.errors import StorageError
 from gate.observe import digests, parquet, store
 from gate.observe.rows import Identity, LegRow, MarginRow, RequestRow, TelemetryRow
+from gate.observe.tokenrows import ForcedRow
 from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
 
 
@@ -92,12 +93,20 @@ def test_what_was_written_is_read(run: tuple[store.Store, Plan]) -> None:
     place.append_identities([one, one])
     place.append_identities([one])
     place.append_leg(leg, [request], [sample])
-    place.write_margins(
-        [MarginRow(concurrency=1, repetition=0, index=0, position=2, candidate_id=1, oracle_id=2, margin_nats=None)]
+    place.write_rows(
+        "margins",
+        MarginRow,
+        [MarginRow(concurrency=1, repetition=0, index=0, position=2, candidate_id=1, oracle_id=2, margin_nats=None)],
     )
+    where = {"kind": "leg", "concurrency": 1, "repetition": 0, "index": 0}
+    forced = ForcedRow(**where, arm="oracle", token_ids=(1, 2), gaps_nats=(0.5, None), outside_top=(False, True))
+    assert not place.has_part("forced-oracle-c1")
+    place.write_part("forced-oracle-c1", ForcedRow, [forced])
+    assert place.has_part("forced-oracle-c1")
     data = store.read_run(place.folder)
     assert (data.plan, data.legs, data.requests, data.telemetry) == (plan, (leg,), (request,), (sample,))
     assert (data.identities, len(data.margins), data.machine) == ((one,), 1, {"cpu": "x"})
+    assert (data.forced, data.repeats) == ((forced,), ())
     assert data.finished_at is None
     place.complete("2026-01-01T01:00:00+00:00", "PASS", 0)
     assert store.read_run(place.folder).finished_at == "2026-01-01T01:00:00+00:00"
@@ -230,6 +239,9 @@ def test_a_cut_never_leaves_a_plan_without_its_run(
     with pytest.raises(pytest.fail.Exception):
         store.Store(broken).create(plan, about)
     assert not (broken / "plan.json").exists()
+    monkeypatch.undo()
+    store.Store(broken).create(plan, about)  # a run of the same second takes its place
+    assert store.read_run(broken).plan == plan
 
 
 INTS = st.integers(-(2**62), 2**62)

@@ -32,7 +32,7 @@ def test_a_sentence_says_what_was_found_and_needed_and_whether_it_binds(golden: 
 
 def test_a_void_token_cell_has_no_figures_and_no_part_in_the_sum(golden: ModuleType) -> None:
     report = golden.report()
-    assert table.token_row(report.tokens[2]) == ("–",) * 6 + ("0.25",)
+    assert table.token_row(report.tokens[2]) == ("–",) * 7 + ("0.25",)
     assert table.token_text(report.tokens).startswith("22 of 24 sequences exact")
     assert table.token_text(report.tokens[2:]) == "not validly compared"
 

@@ -1,4 +1,4 @@
-"""Both arms' ids at one concurrency: what is paired, what is counted, what is left out."""
+"""Both arms' ids at one concurrency: what is paired, what each sequence is, and what it rests on."""
 
 from __future__ import annotations
 
@@ -6,67 +6,217 @@ from typing import Any
 
 import pytest
 
-from gate.tokens.compare import compare, divergence, pair_up
+from gate.observe.tokenrows import SequenceRow
+from gate.tokens.compare import Comparison, compare, differs, divergence, own_spread, pair_up
+from tests.gate.tokens.making import ORACLE, forced, pair
+
+FLOOR = 0.25
+OTHER = (10, 11, 99, 98, 97, 96)
+"""Parts from ORACLE at position 2."""
+
+
+def counts(found: Comparison) -> dict[str, int]:
+    names = ("exact", "near_tie", "undecided", "diverged", "unjudged")
+    return {name: getattr(found, name) for name in names if getattr(found, name)}
+
+
+def test_equal_ids_are_exact() -> None:
+    found = compare([pair(), pair(index=1)], (), FLOOR)
+    assert (found.sequences, found.uncompared, found.divergences, counts(found)) == (2, 0, (), {"exact": 2})
+    assert (found.max_margin_nats, found.near_nats, found.wrong_nats) == (None, FLOOR, FLOOR)
+
+
+def test_an_early_near_tie_excuses_what_follows_from_it() -> None:
+    """Four ids differ, one position is charged: each of the others stands on the candidate's own prefix."""
+    found = compare([pair(OTHER)], [forced(OTHER, {2: 0.1})], FLOOR)
+    assert counts(found) == {"near_tie": 1}
+    (split,) = found.divergences
+    assert (split.position, split.candidate_id, split.oracle_id) == (2, 99, 12)
+    assert (split.margin_nats, split.worst_nats, split.wrong_position, split.wrong_positions) == (0.1, 0.1, None, 0)
+
+
+def test_a_wrong_id_behind_an_early_near_tie_is_seen() -> None:
+    found = compare([pair(OTHER)], [forced(OTHER, {2: 0.1, 5: 3.0})], FLOOR)
+    assert counts(found) == {"diverged": 1}
+    (split,) = found.divergences
+    assert (split.position, split.margin_nats) == (2, 0.1)
+    assert (split.wrong_position, split.wrong_positions, split.worst_nats) == (5, 1, 3.0)
+    assert found.max_margin_nats == 3.0
+
+
+def test_a_sequence_with_two_errors_is_one_sequence() -> None:
+    found = compare([pair(OTHER)], [forced(OTHER, {2: 1.0, 4: 3.0})], FLOOR)
+    assert counts(found) == {"diverged": 1}
+    assert (found.divergences[0].wrong_position, found.divergences[0].wrong_positions) == (2, 2)
+
+
+def test_either_member_of_an_exact_tie_is_right() -> None:
+    found = compare([pair(OTHER)], [forced(OTHER, {2: 0.0}, leads={2: 0.0}, best={2: 12})], 0.0)
+    assert counts(found) == {"near_tie": 1}
+    assert (found.ties.ties, found.ties.high) == (1, 1)
+
+
+def test_an_id_outside_the_top_is_wrong_and_has_no_figure() -> None:
+    found = compare([pair(OTHER)], [forced(OTHER, {2: None})], FLOOR)
+    assert counts(found) == {"diverged": 1}
+    assert (found.divergences[0].outside_top, found.divergences[0].margin_nats) == (True, None)
+    assert found.max_margin_nats == 0.0
+
+
+def test_an_outside_id_late_in_the_answer_counts_too() -> None:
+    found = compare([pair(OTHER)], [forced(OTHER, {2: 0.1, 5: None})], FLOOR)
+    assert (counts(found), found.divergences[0].wrong_position) == ({"diverged": 1}, 5)
+
+
+def test_no_opinion_is_no_judgement() -> None:
+    assert counts(compare([pair(OTHER)], (), FLOOR)) == {"unjudged": 1}
+    assert counts(compare([pair(OTHER)], [forced(OTHER, error="gone")], FLOOR)) == {"unjudged": 1}
+
+
+@pytest.mark.parametrize("ids", [OTHER[:-1], (*OTHER, 1), (10, 11, 99, 98, 97, 0)], ids=["short", "long", "other"])
+def test_an_opinion_of_other_ids_is_no_opinion(ids: tuple[int, ...]) -> None:
+    assert counts(compare([pair(OTHER)], [forced(ids)], FLOOR)) == {"unjudged": 1}
+
+
+@pytest.mark.parametrize("field", ["gaps_nats", "outside_top", "best_ids", "leads_nats"])
+def test_an_opinion_with_a_list_too_short_is_none(field: str) -> None:
+    row = forced(OTHER)
+    cut = row.model_copy(update={field: getattr(row, field)[:-1]})
+    assert counts(compare([pair(OTHER)], [cut], FLOOR)) == {"unjudged": 1}
+
+
+def test_a_gap_without_a_figure_that_is_not_outside_is_no_opinion() -> None:
+    row = forced(OTHER, {2: None}).model_copy(update={"outside_top": (False,) * 6})
+    assert counts(compare([pair(OTHER)], [row], FLOOR)) == {"unjudged": 1}
+
+
+def test_opinions_are_looked_up_by_arm_and_place() -> None:
+    assert counts(compare([pair(OTHER)], [forced(OTHER, arm="oracle")], FLOOR)) == {"unjudged": 1}
+    assert counts(compare([pair(OTHER)], [forced(OTHER, index=1)], FLOOR)) == {"unjudged": 1}
+
+
+def test_equal_to_any_of_the_oracles_runs_is_exact() -> None:
+    found = compare([pair(OTHER, ORACLE, OTHER)], (), FLOOR)
+    assert counts(found) == {"exact": 1}
+    assert (found.repeated, found.agreeing) == (1, 0)
+
+
+def test_it_parts_from_the_run_that_it_follows_longest() -> None:
+    split = divergence(pair((10, 11, 12, 99, 0, 0), OTHER, ORACLE))
+    assert split is not None
+    assert (split.position, split.candidate_id, split.oracle_id) == (3, 99, 13)
+
+
+def test_a_wider_bound_is_earned_by_the_oracles_own_disagreement_on_that_prompt() -> None:
+    """Its own ids lie 0.4 nats off. Where its runs of the prompt differ, 0.3 is a near tie, elsewhere undecided."""
+    third = (10, 11, 50, 51, 52, 53)
+    opinions = [forced(OTHER, {2: 0.3}), forced(OTHER, {2: 0.3}, index=1), forced(third, {2: 0.4}, arm="oracle")]
+    found = compare([pair(OTHER, ORACLE, third), pair(OTHER, ORACLE, ORACLE, index=1)], opinions, FLOOR)
+    assert counts(found) == {"near_tie": 1, "undecided": 1}
+    assert (found.repeated, found.agreeing, found.near_nats, found.wrong_nats) == (2, 1, 0.4, 0.4)
+
+
+def test_beyond_the_oracles_own_spread_it_is_wrong() -> None:
+    opinions = [forced(OTHER, {2: 0.41}), forced(ORACLE, {3: 0.4}, arm="oracle")]
+    assert counts(compare([pair(OTHER, ORACLE, ORACLE)], opinions, FLOOR)) == {"diverged": 1}
+
+
+def test_an_oracle_whose_own_ids_are_outside_its_top_decides_nothing() -> None:
+    opinions = [forced(OTHER, {2: None}), forced(ORACLE, {3: None}, arm="oracle")]
+    found = compare([pair(OTHER)], opinions, FLOOR)
+    assert (counts(found), found.wrong_nats) == ({"undecided": 1}, None)
+
+
+@pytest.mark.parametrize("ids", [None, ORACLE[:3], (*ORACLE, 1)], ids=["no ids", "too few", "too many"])
+def test_what_cannot_be_compared_is_counted_apart(ids: Any) -> None:
+    for broken in (pair(ids), pair(ORACLE, ids)):
+        found = compare([broken, pair(index=1)], (), FLOOR)
+        assert (found.sequences, found.exact, found.uncompared) == (1, 1, 1)
+        assert not differs(broken)
+        with pytest.raises(ValueError, match="without token ids"):
+            divergence(broken)
+
+
+def test_a_repeat_without_ids_is_no_disagreement() -> None:
+    assert pair(ORACLE, ORACLE, None).agrees is None
+    assert pair(ORACLE, ORACLE, ORACLE[:2]).agrees is None
+    assert pair(ORACLE, ORACLE, ORACLE).agrees is True
+    assert pair(ORACLE, ORACLE, None, OTHER).agrees is False
+
+
+def test_a_repeat_does_not_stand_in_for_the_timed_run() -> None:
+    assert not pair(ORACLE, None, ORACLE).comparable
+
+
+def test_ids_of_another_request_are_named() -> None:
+    mine, theirs = tuple(range(100, 120)), tuple(range(200, 220))
+    mixed = (*mine[:5], *theirs[5:])
+    pairs = [pair(mixed, mine, index=0, expected=20), pair(theirs, theirs, index=1, expected=20)]
+    (split,) = compare(pairs, [forced(mixed, {5: 9.0})], FLOOR).divergences
+    assert (split.judged, split.foreign_index) == ("diverged", 1)
+    (excused,) = compare(pairs, [forced(mixed, {5: 0.1})], FLOOR).divergences
+    assert (excused.judged, excused.foreign_index) == ("near tie", None)
+
+
+def test_margins_of_older_runs_still_judge(build: Any) -> None:
+    where = {"concurrency": 2, "repetition": 0, "position": 2, "candidate_id": 99, "oracle_id": 12}
+    for nats, kind in ((0.25, "near_tie"), (0.26, "diverged")):
+        margins = [build.margin(**where, index=0, margin_nats=nats)]
+        found = compare([pair(OTHER)], (), FLOOR, margins)
+        assert (counts(found), found.max_margin_nats) == ({kind: 1}, nats)
+    elsewhere = [margins[0].model_copy(update={"position": 1})]
+    assert counts(compare([pair(OTHER)], (), FLOOR, elsewhere)) == {"unjudged": 1}
+
+
+def test_an_opinion_comes_before_a_margin(build: Any) -> None:
+    where = {"concurrency": 2, "repetition": 0, "position": 2, "candidate_id": 99, "oracle_id": 12}
+    margins = [build.margin(**where, index=0, margin_nats=0.0)]
+    assert counts(compare([pair(OTHER)], [forced(OTHER, {2: 3.0})], FLOOR, margins)) == {"diverged": 1}
+
+
+def test_own_spread_is_shown_only_where_the_oracle_was_asked() -> None:
+    assert own_spread(compare([pair()], (), FLOOR)) is None
+    repeated = own_spread(compare([pair(ORACLE, ORACLE, ORACLE)], (), FLOOR))
+    assert repeated is not None
+    assert (repeated.repeated, repeated.agreeing, repeated.sequences, repeated.largest_nats) == (1, 1, 0, None)
+    asked = own_spread(compare([pair()], [forced(ORACLE, {1: 0.2}, arm="oracle", leads={0: 0.0, 1: 0.25})], FLOOR))
+    assert asked is not None
+    assert (asked.positions, asked.largest_nats, asked.undecided) == (6, 0.2, (1, 1, 1, 1, 2, 2, 2))
 
 
 @pytest.fixture
-def pairs(build: Any) -> Any:
-    """The four pairs of c2, repetition 0, equal in both arms."""
-    rows = [r for r in build.run().requests if (r.concurrency, r.repetition) == (2, 0)]
-    return pair_up([r for r in rows if r.arm == "candidate"], [r for r in rows if r.arm == "oracle"])
+def rows(build: Any) -> Any:
+    found = [r for r in build.run().requests if (r.concurrency, r.repetition) == (2, 0)]
+    return [r for r in found if r.arm == "candidate"], [r for r in found if r.arm == "oracle"]
 
 
-def changed(pairs: Any, index: int, **changes: Any) -> Any:
-    ours, theirs = pairs[index]
-    return (*pairs[:index], (ours.model_copy(update=changes), theirs), *pairs[index + 1 :])
-
-
-def test_equal_ids_are_exact(pairs: Any) -> None:
-    found = compare(pairs, (), 0.25)
-    assert (found.sequences, found.exact, found.uncompared, found.divergences) == (4, 4, 0, ())
-    assert found.max_margin_nats is None
-
-
-def test_only_equal_prompts_are_paired(pairs: Any) -> None:
-    ours, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+def test_only_equal_prompts_are_paired(rows: Any) -> None:
+    ours, theirs = rows
     other = ours[0].model_copy(update={"prompt_sha256": "another"})
+    assert len(pair_up(ours, theirs)) == 4
     assert len(pair_up([other, *ours[1:]], theirs)) == 3
     assert len(pair_up(ours, theirs[1:])) == 3
+    moved = [row.model_copy(update={"concurrency": 9}) for row in theirs]
+    assert pair_up(ours, moved) == ()
 
 
-def test_a_sequence_is_charged_once(pairs: Any) -> None:
-    """Everything after the first difference differs too, and is not counted."""
-    ids = (*pairs[1][0].token_ids[:2], 9, 9, 9, 9, 9, 9)
-    found = compare(changed(pairs, 1, token_ids=ids), (), 0.25)
-    assert (found.exact, found.unjudged, found.near_tie, found.diverged) == (3, 1, 0, 0)
-    (split,) = found.divergences
-    assert (split.index, split.position, split.candidate_id, split.oracle_id) == (1, 2, 9, pairs[1][1].token_ids[2])
+def test_repeats_join_their_prompt_in_order_of_take(rows: Any) -> None:
+    ours, theirs = rows
 
+    def take(number: int, sha: str) -> SequenceRow:
+        return SequenceRow(
+            kind="leg",
+            concurrency=2,
+            repetition=0,
+            index=1,
+            arm="oracle",
+            take=number,
+            prompt_sha256=sha,
+            output_tokens=8,
+            token_ids=(number,) * 8,
+        )
 
-def test_margins_are_found_by_place_and_ids(build: Any, pairs: Any) -> None:
-    broken = pairs
-    for index in (0, 1):
-        broken = changed(broken, index, token_ids=(9, *pairs[index][0].token_ids[1:]))
-    place = {"concurrency": 2, "repetition": 0, "position": 0, "candidate_id": 9}
-    margins = [
-        build.margin(**place, index=k, oracle_id=pairs[k][1].token_ids[0], margin_nats=nats)
-        for k, nats in ((0, 0.1), (1, 0.7))
-    ]
-    found = compare(broken, margins, 0.25)
-    assert (found.near_tie, found.diverged, found.unjudged, found.max_margin_nats) == (1, 1, 0, 0.7)
-    assert [d.margin_nats for d in found.divergences] == [0.1, 0.7]
-    elsewhere = [m.model_copy(update={"position": 1}) for m in margins]
-    assert compare(broken, elsewhere, 0.25).unjudged == 2
-
-
-@pytest.mark.parametrize("ids", [None, (1, 2, 3)], ids=["no ids", "too few"])
-def test_what_cannot_be_compared_is_counted_apart(pairs: Any, ids: Any) -> None:
-    found = compare(changed(pairs, 2, token_ids=ids), (), 0.25)
-    assert (found.sequences, found.exact, found.uncompared) == (3, 3, 1)
-
-
-def test_a_divergence_needs_ids(pairs: Any) -> None:
-    ours, theirs = pairs[0]
-    assert divergence(ours, theirs) is None
-    with pytest.raises(ValueError, match="without token ids"):
-        divergence(ours.model_copy(update={"token_ids": None}), theirs)
+    sha = theirs[1].prompt_sha256
+    made = pair_up(ours, theirs, [take(2, sha), take(1, sha), take(3, "another prompt")])
+    assert made[1].oracle == (theirs[1].token_ids, (1,) * 8, (2,) * 8)
+    assert made[0].oracle == (theirs[0].token_ids,)

@@ -1,0 +1,78 @@
+"""8 The oracle by its own measure, as text: what the token tables of every printer show beside the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gate.report.model import OwnSpread, TokenCell
+from gate.tokens.own import EDGES_NATS
+from gate.units import DASH, number
+
+OWN_HEAD = (
+    "conc",
+    "agrees with itself",
+    "own answers",
+    "positions",
+    "own gap",
+    *(f"≤ {edge:g}" for edge in EDGES_NATS),
+    "ties to a higher id: candidate",
+    "oracle",
+)
+OWN_NOTE = (
+    "Agrees with itself: prompts on which all its untimed runs are equal. Own gap: the largest gap in nats of ids that "
+    "it generated itself. ≤ x: positions at which its lead over the next token is at most x nats, cumulative. Exact "
+    "ties decide nothing: either id is right; greedy sampling takes the lowest."
+)
+
+
+def own_row(own: OwnSpread) -> tuple[str, ...]:
+    """Everything after the first column of OWN_HEAD."""
+    shown = "outside its top 20" if own.outside_top else number(own.largest_nats, 3)
+    edges = map(str, own.undecided) if own.undecided else (DASH,) * len(EDGES_NATS)
+    return (
+        _share(own.agreeing, own.repeated),
+        str(own.sequences),
+        str(own.positions),
+        shown,
+        *edges,
+        _share(own.candidate_ties_high, own.candidate_ties),
+        _share(own.ties_high, own.ties),
+    )
+
+
+def own_rows(tokens: Iterable[TokenCell]) -> tuple[tuple[str, ...], ...]:
+    """One row per concurrency at which the oracle was asked."""
+    return tuple((f"c{t.concurrency}", *own_row(t.own)) for t in tokens if t.own is not None)
+
+
+def own_text(tokens: Sequence[TokenCell]) -> str | None:
+    """One line over all concurrencies; None where nobody asked."""
+    asked = [t.own for t in tokens if t.own is not None]
+    if not asked:
+        return None
+    return summary(asked)
+
+
+def summary(asked: Sequence[OwnSpread]) -> str:
+    repeated, agreeing = sum(o.repeated for o in asked), sum(o.agreeing for o in asked)
+    gaps = [o.largest_nats for o in asked if o.largest_nats is not None]
+    positions = sum(o.positions for o in asked)
+    parts = [f"agrees with itself on {agreeing} of {repeated} repeated prompts"]
+    if gaps:
+        parts.append(f"its own ids lie up to {number(max(gaps), 3)} nats off over {positions} positions")
+    counted = [o.undecided for o in asked if o.undecided]
+    if counted and positions:
+        at = EDGES_NATS.index(0.25)
+        parts.append(f"at {sum(c[at] for c in counted)} of them it leads by at most 0.25")
+    if any(o.outside_top for o in asked):
+        parts.append(f"{sum(o.outside_top for o in asked)} outside its own top 20")
+    high = sum(o.candidate_ties_high for o in asked)
+    if high:
+        parts.append(
+            f"{high} of {sum(o.candidate_ties for o in asked)} exact ties went to a higher id in the candidate"
+        )
+    return ", ".join(parts)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}" if whole else DASH

@@ -1,0 +1,44 @@
+"""The oracle by its own measure: spread, indecision at each edge, tie-breaks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gate.tokens.own import EDGES_NATS, TieBreaks, own, tie_breaks
+from tests.gate.tokens.making import ORACLE, forced
+
+
+def test_nothing_asked_is_nothing_known() -> None:
+    found = own([forced(ORACLE, arm="oracle", error="gone")])
+    assert (found.sequences, found.positions, found.largest_nats, found.outside_top) == (0, 0, None, 0)
+    assert found.undecided == (0,) * len(EDGES_NATS)
+
+
+def test_spread_is_the_largest_gap_of_all_its_ids() -> None:
+    found = own([forced(ORACLE, {1: 0.1, 4: 0.3}, arm="oracle"), forced(ORACLE, {2: 0.2, 3: None}, arm="oracle")])
+    assert (found.sequences, found.positions, found.largest_nats, found.outside_top) == (2, 12, 0.3, 1)
+
+
+@pytest.mark.parametrize("edge", EDGES_NATS)
+def test_a_lead_at_an_edge_is_undecided_there_and_just_above_it_is_not(edge: float) -> None:
+    at = EDGES_NATS.index(edge)
+    on, above = (own([forced((1,), leads={0: x})]).undecided for x in (edge, math.nextafter(edge, 9)))
+    assert (on[at], above[at]) == (1, 0)
+
+
+def test_the_histogram_is_cumulative() -> None:
+    found = own([forced(ORACLE, leads=dict(enumerate((0.0, 0.0005, 0.005, 0.05, 0.2, 5.0))))])
+    assert found.undecided == (1, 2, 3, 4, 5, 5, 5)
+
+
+def test_ties_to_the_higher_id_are_counted_and_only_ties() -> None:
+    low = forced((5, 7), leads={0: 0.0}, best={0: 5})
+    high = forced((9, 7), leads={0: 0.0}, best={0: 5})
+    no_tie = forced((9, 7), leads={0: 0.1}, best={0: 5})
+    third = forced((9, 7), {0: 0.1}, leads={0: 0.0}, best={0: 5})
+    assert tie_breaks([low]) == TieBreaks(1, 0)
+    assert tie_breaks([high]) == TieBreaks(1, 1)
+    assert tie_breaks([no_tie, third, forced((1,), error="gone")]) == TieBreaks(0, 0)
+    assert tie_breaks([low, high, high]) == TieBreaks(3, 2)
