@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from gate.calibration.apply import Noise
 from gate.checks.evidence import Evidence
 from gate.checks.kv_dtype_differs import resolved
+from gate.checks.settings_differ import differences
 from gate.observe.rows import ARMS
+from gate.observe.settings import effective, manifest
 from gate.recipe import Protocol, Recipe, Workload
 
 MIN_REPETITIONS = 3
@@ -87,6 +89,27 @@ def _arms(evidence: Evidence) -> Iterator[str]:
             yield f"the {arm} returns no token ids: how many tokens it made is its own word"
         if resolved(identity.kv_cache_dtype) is None:
             yield f"the {arm} does not report its KV cache dtype, it says {identity.kv_cache_dtype}"
+    yield from _unknown(evidence)
     digests = {candidate.checkpoint_digest, oracle.checkpoint_digest}
     if len(digests) == 2 and None not in digests:
         yield "the arms ran different copies of the checkpoint"
+
+
+def _unknown(evidence: Evidence) -> Iterator[str]:
+    """What could not be compared, and where the arms differ although the recipe does not say that they may."""
+    allowed, said = evidence.plan.recipe.protocol.may_differ, {arm: evidence.identity(arm) for arm in ARMS}
+    for arm, identity in said.items():
+        plan = evidence.arm_plan(arm)
+        silent = [name for name, value in effective(identity).items() if value is None and name not in allowed]
+        if identity is not None and silent:
+            yield f"the {arm} does not report {', '.join(silent)}"
+        if identity is not None and plan.kind == "engine" and "source_sha256" not in manifest(identity):
+            yield f"the {arm} does not report the digest of its sources"
+        if plan.kind == "vllm" and not any(look.when == "end" for look in evidence.run.pins):
+            yield f"the {arm}'s packages and checkpoint were not looked at again after the legs"
+    for name, (ours, theirs) in differences(said["candidate"], said["oracle"], equal=False).items():
+        if name not in allowed:
+            yield f"{name} is {ours} in the candidate, {theirs} in the oracle; protocol.may_differ does not name it"
+    checkpoint = evidence.plan.recipe.checkpoint
+    if checkpoint.hub is None and checkpoint.digest is None:
+        yield "the recipe pins no digest of its checkpoint: whatever lay there was measured"

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from gate import margins, messages
 from gate.arm.pair import Pair
@@ -26,7 +27,7 @@ from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
 from gate.inputs import Asked, plan_for
 from gate.leg import run_leg
 from gate.lock import Lock, hold
-from gate.observe import store
+from gate.observe import pins, store
 from gate.observe.machine import host, machine
 from gate.observe.ranges import leg_range
 from gate.observe.server import served_model
@@ -83,16 +84,18 @@ def resume(folder: Path, ui: Ui) -> int:
 
 def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     """4 to 8: whatever ends it early, both servers are gone afterwards and every finished leg is judged."""
+    note_pins(plan, place, "start")
     cut: KeyboardInterrupt | ArmError | OracleError | None = None
     try:
-        with Pair(plan, place.logs, ui.say, lock.descriptors()) as pair:
+        with Pair(plan, place.logs, ui.say, lock.descriptors(), place.append_start) as pair:
             legs(plan, place, pair, lock, ui)  # 4 raw records to disk after each leg
-            look_again(place, pair, ui)  # 4 the oracle's opinion of both arms' tokens
+            ask_margins(place, pair, ui)  # 4 the oracle's own doubt at each divergence
     except KeyboardInterrupt as error:
         cut = error
         ui.say(messages.INTERRUPTED)
     except (ArmError, OracleError) as error:
         cut = error
+    note_pins(plan, place, "end")
     done = store.read_run(place.folder).legs
     if cut is not None and not done:
         place.fail(str(cut) or "interrupted")
@@ -102,6 +105,11 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     finished_at = datetime.now(UTC).isoformat(timespec="seconds") if cut is None else None
     report = conclude(place.folder, finished_at)  # 5 to 8 checks, numbers, decision, report
     return INTERRUPTED if isinstance(cut, KeyboardInterrupt) else report.exit_code
+
+
+def note_pins(plan: Plan, place: store.Store, when: Literal["start", "end"]) -> None:
+    about = store.read_run_file(place.folder)
+    place.write_run(about.model_copy(update={"pins": (*about.pins, pins.look(plan, when))}))
 
 
 def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None:
@@ -116,7 +124,14 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
             began = time.monotonic()  # not before: a server's start says nothing about the legs that are left
             with leg_range(leg.leg_id):
                 row, error = run_leg(
-                    plan, leg, server, store=place, other_pids=pair.pids(), other_url=rest, lock_held=lock.held
+                    plan,
+                    leg,
+                    server,
+                    store=place,
+                    other_pids=pair.pids(),
+                    other_url=rest,
+                    available_before_bytes=pair.available_before_bytes(leg.arm),
+                    lock_held=lock.held,
                 )
             if error is not None:
                 ui.say(messages.leg_failed(row.leg_id, row.failed, row.requests, error))
@@ -124,11 +139,11 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
             ui.leg_done(time.monotonic() - began)
 
 
-def look_again(place: store.Store, pair: Pair, ui: Ui) -> None:
+def ask_margins(place: store.Store, pair: Pair, ui: Ui) -> None:
     run = store.read_run(place.folder)
-    differ = sum(map(len, margins.to_judge(run).values()))
-    if not differ:
-        return  # nothing rests on it, and one server at a time would have to be started for it
-    ui.say(messages.margins(differ))
-    server = pair.oracle()
-    margins.look_again(place, server.url, served_model(server.url, run.plan.oracle.model), ui.say)
+    found = margins.splits(run)
+    if found:
+        ui.say(messages.margins(len(found)))
+        server = pair.oracle()
+        model = served_model(server.url, run.plan.oracle.model)
+        place.write_margins(margins.ask(run, found, server.url, model))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gate.calibration.record import BandRecord
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, TelemetryRow
-from gate.observe.tokenrows import ForcedRow, SequenceRow
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, StartRow, TelemetryRow
 from gate.plan import Plan
 from gate.report.model import ClientCost
 
@@ -33,14 +32,14 @@ class RunData:
     identities: tuple[Identity, ...] = ()
     """Every distinct identity seen, both arms; legs point to them by digest."""
     margins: tuple[MarginRow, ...] = ()
-    """The oracle's margins at first divergences: runs from before whole sequences were asked for have them alone."""
-    repeats: tuple[SequenceRow, ...] = ()
-    """The oracle's untimed runs of prompts of timed legs (gate/margins.py)."""
-    forced: tuple[ForcedRow, ...] = ()
-    """The oracle's opinion of both arms' ids, position by position."""
+    """The oracle's margins at first divergences (gate/margins.py); empty where none were asked for."""
+    starts: tuple[StartRow, ...] = ()
+    """In order; empty in a run that did not record them."""
     client: ClientCost | None = None
     machine: dict[str, str] = field(default_factory=dict)
     """What observe/machine.py read, as text: cpu, gpu, driver, kernel, commit …"""
+    pins: tuple[Pins, ...] = ()
+    """What the checkpoints and the oracle's packages came to, before and after the legs."""
     preflight: tuple[Finding, ...] = ()
     """What preflight found but did not refuse to start for."""
     band: BandRecord | None = None

@@ -3,8 +3,8 @@
 run.json plan.json                where, when, on what; what was going to happen, which makes the folder a run
 records.sha256                    digest of each raw file, noted before the file is there
 legs/<leg_id>/*.parquet           raw records of one leg, there as soon as the leg ended
-tokens/*.parquet                  what the oracle said once more of both arms' ids, part by part (gate/margins.py)
 logs/<arm>.log                    what the servers said
+starts.parquet                    each start of a server
 band.json                         the host's A/A history as it was when the run began
 requests, legs, telemetry, margins .parquet      merged when the run ends
 identities.json                   what the servers said they are
@@ -27,22 +27,20 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from gate.calibration.record import BandRecord
 from gate.errors import StorageError
 from gate.observe import digests, parquet
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, RequestRow, Row, TelemetryRow, Verdict
+from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, Row, StartRow, TelemetryRow, Verdict
 from gate.observe.rundata import RunData
-from gate.observe.tokenrows import ForcedRow, SequenceRow
 from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
 
 PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
 FAILED = "failed.json"
 BAND = "band.json"
-RAW = (PLAN, RUN, IDENTITIES, BAND, "margins.parquet")
+RAW = (PLAN, RUN, IDENTITIES, BAND, "margins.parquet", "starts.parquet")
 DERIVED = ("report.json", "report.md", "report.html", "cells.parquet")
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 SCHEMA_VERSION = 1
 """Of plan.json, run.json and complete.json. A field with a default needs no other; one with another meaning does."""
 M = TypeVar("M", bound=BaseModel)
-R = TypeVar("R", bound=Row)
 IDENTITY_LIST = TypeAdapter(tuple[Identity, ...])
 
 
@@ -58,6 +56,7 @@ class RunFile(BaseModel):
     machine: dict[str, str] = {}
     client: ClientCost | None = None
     preflight: tuple[Finding, ...] = ()
+    pins: tuple[Pins, ...] = ()
 
 
 class CompleteFile(BaseModel):
@@ -121,16 +120,11 @@ class Store:
         known = {(one.arm, one.digest): one for one in (*_identities(self.folder), *seen)}
         self.write_text(IDENTITIES, IDENTITY_LIST.dump_json(tuple(known.values()), indent=2).decode() + "\n")
 
-    def has_part(self, name: str) -> bool:
-        return (self.folder / "tokens" / f"{name}.parquet").is_file()
+    def append_start(self, start: StartRow) -> None:
+        self.write_rows("starts", StartRow, (*_starts(self.folder), start))
 
-    def write_part(self, name: str, model: type[Row], rows: Sequence[Row]) -> None:
-        """One part of the token judgement; there as soon as it is complete."""
-        try:
-            (self.folder / "tokens").mkdir(exist_ok=True)
-        except OSError as error:
-            raise _refused(self.folder / "tokens", error) from error
-        self.write_rows(f"tokens/{name}", model, rows)
+    def write_margins(self, margins: Sequence[MarginRow]) -> None:
+        self.write_rows("margins", MarginRow, margins)
 
     def write_rows(self, name: str, model: type[Row], rows: Sequence[Row]) -> None:
         self._write(f"{name}.parquet", parquet.to_bytes(model, list(rows)))
@@ -172,7 +166,7 @@ class Store:
         path = self.folder / name
         partial = path.with_name(f".{path.name}.partial")
         try:
-            if name in RAW or name.startswith(("legs/", "tokens/")):
+            if name in RAW or name.startswith("legs/"):
                 digests.note(self.folder, name, data)
             with partial.open("wb") as file:
                 file.write(data)
@@ -223,18 +217,13 @@ def read_run(folder: Path) -> RunData:
         telemetry=rows("telemetry"),
         identities=_identities(folder),
         margins=parquet.read(MarginRow, margins) if margins.is_file() else (),
-        repeats=_parts(folder, "repeats-", SequenceRow),
-        forced=_parts(folder, "forced-", ForcedRow),
+        starts=_starts(folder),
         client=run.client,
         machine=run.machine,
         preflight=run.preflight,
         band=_model(BandRecord, folder / BAND) if (folder / BAND).is_file() else None,
+        pins=run.pins,
     )
-
-
-def _parts(folder: Path, beginning: str, model: type[R]) -> tuple[R, ...]:
-    files = sorted((folder / "tokens").glob(f"{beginning}*.parquet"))
-    return tuple(row for file in files for row in parquet.read(model, file))
 
 
 def check_report(folder: Path) -> None:
@@ -249,8 +238,7 @@ def check_report(folder: Path) -> None:
 
 def _raw(folder: Path) -> list[Path]:
     """Everything that a report is derived from."""
-    parts = (*folder.glob("legs/*/*.parquet"), *folder.glob("tokens/*.parquet"))
-    return [folder / name for name in RAW if (folder / name).is_file()] + sorted(parts)
+    return [folder / name for name in RAW if (folder / name).is_file()] + sorted(folder.glob("legs/*/*.parquet"))
 
 
 def _check_seal(folder: Path) -> CompleteFile | None:
@@ -286,6 +274,11 @@ def _complete(folder: Path) -> CompleteFile | None:
             hint="restore it, or measure again",
         )
     return finished
+
+
+def _starts(folder: Path) -> tuple[StartRow, ...]:
+    path = folder / "starts.parquet"
+    return parquet.read(StartRow, path) if path.is_file() else ()
 
 
 def read_run_file(folder: Path) -> RunFile:
