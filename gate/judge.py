@@ -17,7 +17,7 @@ from gate.metrics import AXIS_NAMES
 from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.rundata import RunData
 from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
-from gate.tokens.compare import compare, pair_up
+from gate.tokens.compare import compare, own_spread, pair_up
 
 
 def judge(run: RunData) -> Report:
@@ -82,9 +82,9 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
         pairs = [
             pair
             for candidate, oracle in evidence.pairs(concurrency)
-            for pair in pair_up(candidate.requests, oracle.requests)
+            for pair in pair_up(candidate.requests, oracle.requests, evidence.run.repeats)
         ]
-        found = compare(pairs, evidence.run.margins, bound)
+        found = compare(pairs, evidence.run.forced, bound, evidence.run.margins)
         covering = [
             finding
             for finding in findings
@@ -95,7 +95,6 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
             found,
             planned=planned,
             findings=covering,
-            bound_nats=bound,
             finished=evidence.run.finished_at is not None,
         )
         divergences += found.divergences
@@ -111,6 +110,9 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
                 bound_nats=bound,
                 verdict=decision.verdict,
                 reasons=decision.reasons,
+                undecided=found.undecided,
+                near_nats=found.near_nats,
+                own=own_spread(found),
             )
         )
     return tuple(cells), tuple(divergences)

@@ -89,7 +89,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     try:
         with Pair(plan, place.logs, ui.say, lock.descriptors(), place.append_start) as pair:
             legs(plan, place, pair, lock, ui)  # 4 raw records to disk after each leg
-            ask_margins(place, pair, ui)  # 4 the oracle's own doubt at each divergence
+            look_again(place, pair, ui)  # 4 the oracle's opinion of both arms' tokens
     except KeyboardInterrupt as error:
         cut = error
         ui.say(messages.INTERRUPTED)
@@ -139,11 +139,11 @@ def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None
             ui.leg_done(time.monotonic() - began)
 
 
-def ask_margins(place: store.Store, pair: Pair, ui: Ui) -> None:
+def look_again(place: store.Store, pair: Pair, ui: Ui) -> None:
     run = store.read_run(place.folder)
-    found = margins.splits(run)
-    if found:
-        ui.say(messages.margins(len(found)))
-        server = pair.oracle()
-        model = served_model(server.url, run.plan.oracle.model)
-        place.write_margins(margins.ask(run, found, server.url, model))
+    differ = sum(map(len, margins.to_judge(run).values()))
+    if not differ:
+        return  # nothing rests on it, and one server at a time would have to be started for it
+    ui.say(messages.margins(differ))
+    server = pair.oracle()
+    margins.look_again(place, server.url, served_model(server.url, run.plan.oracle.model), ui.say)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from gate.calibration.record import BandRecord
 from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, StartRow, TelemetryRow
+from gate.observe.tokenrows import ForcedRow, SequenceRow
 from gate.plan import Plan
 from gate.report.model import ClientCost
 
@@ -32,7 +33,11 @@ class RunData:
     identities: tuple[Identity, ...] = ()
     """Every distinct identity seen, both arms; legs point to them by digest."""
     margins: tuple[MarginRow, ...] = ()
-    """The oracle's margins at first divergences (gate/margins.py); empty where none were asked for."""
+    """The oracle's margins at first divergences: runs from before whole sequences were asked for have them alone."""
+    repeats: tuple[SequenceRow, ...] = ()
+    """The oracle's untimed runs of prompts of timed legs (gate/margins.py)."""
+    forced: tuple[ForcedRow, ...] = ()
+    """The oracle's opinion of both arms' ids, position by position."""
     starts: tuple[StartRow, ...] = ()
     """In order; empty in a run that did not record them."""
     client: ClientCost | None = None

@@ -3,6 +3,7 @@
 run.json plan.json                where, when, on what; what was going to happen, which makes the folder a run
 records.sha256                    digest of each raw file, noted before the file is there
 legs/<leg_id>/*.parquet           raw records of one leg, there as soon as the leg ended
+tokens/*.parquet                  what the oracle said once more of both arms' ids, part by part (gate/margins.py)
 logs/<arm>.log                    what the servers said
 starts.parquet                    each start of a server
 band.json                         the host's A/A history as it was when the run began
@@ -27,8 +28,20 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from gate.calibration.record import BandRecord
 from gate.errors import StorageError
 from gate.observe import digests, parquet
-from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, Row, StartRow, TelemetryRow, Verdict
+from gate.observe.rows import (
+    Finding,
+    Identity,
+    LegRow,
+    MarginRow,
+    Pins,
+    RequestRow,
+    Row,
+    StartRow,
+    TelemetryRow,
+    Verdict,
+)
 from gate.observe.rundata import RunData
+from gate.observe.tokenrows import ForcedRow, SequenceRow
 from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
 
@@ -41,6 +54,7 @@ TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemet
 SCHEMA_VERSION = 1
 """Of plan.json, run.json and complete.json. A field with a default needs no other; one with another meaning does."""
 M = TypeVar("M", bound=BaseModel)
+R = TypeVar("R", bound=Row)
 IDENTITY_LIST = TypeAdapter(tuple[Identity, ...])
 
 
@@ -89,11 +103,12 @@ class Store:
         return self.folder / "logs"
 
     def create(self, plan: Plan, run: RunFile) -> None:
-        """Make the folder; an existing one is never reused."""
+        """Make the folder. An existing run is never written over; one without a plan was cut off before it became one."""
+        begun = (self.folder / PLAN).exists()
         try:
-            self.folder.mkdir(parents=True)
-            self.logs.mkdir()
-            (self.folder / "legs").mkdir()
+            self.folder.mkdir(parents=True, exist_ok=not begun)
+            self.logs.mkdir(exist_ok=True)
+            (self.folder / "legs").mkdir(exist_ok=True)
         except OSError as error:
             raise _refused(self.folder, error) from error
         self.write_run(run)
@@ -123,8 +138,16 @@ class Store:
     def append_start(self, start: StartRow) -> None:
         self.write_rows("starts", StartRow, (*_starts(self.folder), start))
 
-    def write_margins(self, margins: Sequence[MarginRow]) -> None:
-        self.write_rows("margins", MarginRow, margins)
+    def has_part(self, name: str) -> bool:
+        return (self.folder / "tokens" / f"{name}.parquet").is_file()
+
+    def write_part(self, name: str, model: type[Row], rows: Sequence[Row]) -> None:
+        """One part of the token judgement; there as soon as it is complete."""
+        try:
+            (self.folder / "tokens").mkdir(exist_ok=True)
+        except OSError as error:
+            raise _refused(self.folder / "tokens", error) from error
+        self.write_rows(f"tokens/{name}", model, rows)
 
     def write_rows(self, name: str, model: type[Row], rows: Sequence[Row]) -> None:
         self._write(f"{name}.parquet", parquet.to_bytes(model, list(rows)))
@@ -166,7 +189,7 @@ class Store:
         path = self.folder / name
         partial = path.with_name(f".{path.name}.partial")
         try:
-            if name in RAW or name.startswith("legs/"):
+            if name in RAW or name.startswith(("legs/", "tokens/")):
                 digests.note(self.folder, name, data)
             with partial.open("wb") as file:
                 file.write(data)
@@ -217,6 +240,8 @@ def read_run(folder: Path) -> RunData:
         telemetry=rows("telemetry"),
         identities=_identities(folder),
         margins=parquet.read(MarginRow, margins) if margins.is_file() else (),
+        repeats=_parts(folder, "repeats-", SequenceRow),
+        forced=_parts(folder, "forced-", ForcedRow),
         starts=_starts(folder),
         client=run.client,
         machine=run.machine,
@@ -224,6 +249,11 @@ def read_run(folder: Path) -> RunData:
         band=_model(BandRecord, folder / BAND) if (folder / BAND).is_file() else None,
         pins=run.pins,
     )
+
+
+def _parts(folder: Path, beginning: str, model: type[R]) -> tuple[R, ...]:
+    files = sorted((folder / "tokens").glob(f"{beginning}*.parquet"))
+    return tuple(row for file in files for row in parquet.read(model, file))
 
 
 def check_report(folder: Path) -> None:
@@ -238,7 +268,8 @@ def check_report(folder: Path) -> None:
 
 def _raw(folder: Path) -> list[Path]:
     """Everything that a report is derived from."""
-    return [folder / name for name in RAW if (folder / name).is_file()] + sorted(folder.glob("legs/*/*.parquet"))
+    parts = (*folder.glob("legs/*/*.parquet"), *folder.glob("tokens/*.parquet"))
+    return [folder / name for name in RAW if (folder / name).is_file()] + sorted(parts)
 
 
 def _check_seal(folder: Path) -> CompleteFile | None:

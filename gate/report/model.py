@@ -54,6 +54,30 @@ class Cell(Row):
     """How much it weighs, in degrees of freedom; None in a report of an earlier version."""
 
 
+class OwnSpread(Row):
+    """The oracle judged by its own measure, and how often it leaves a position undecided."""
+
+    repeated: int
+    """Prompts that it ran more than once, untimed, at the same concurrency."""
+    agreeing: int
+    """Of them, those in which all its runs are equal."""
+    sequences: int
+    """Of its own, sent back to it."""
+    positions: int
+    largest_nats: float | None
+    """Largest gap of its own ids: its one-shot answer differs from its step-by-step one by so much."""
+    outside_top: int
+    """Its own ids that are not among its 20 most probable."""
+    undecided: tuple[int, ...] = ()
+    """Positions at which its lead over the next token is at most 0, 0.001, 0.01, 0.1, 0.25, 0.5, 1 nats; cumulative."""
+    ties: int = 0
+    """Exact ties that the oracle's own ids met, and those it did not give to the lowest id."""
+    ties_high: int = 0
+    candidate_ties: int = 0
+    """The same of the candidate's."""
+    candidate_ties_high: int = 0
+
+
 class TokenCell(Row):
     """Greedy tokens of both arms at one concurrency."""
 
@@ -68,13 +92,21 @@ class TokenCell(Row):
     unjudged: int
     """Diverged, and no margin could be had."""
     max_margin_nats: float | None
+    """Largest gap of the sequences that differ, over all their positions."""
     bound_nats: float
+    """near_tie_nats of the recipe: the floor of the bound."""
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
+    undecided: int = 0
+    """Beyond the bound, but no farther than the oracle's own ids are by the same measure."""
+    near_nats: float | None = None
+    """The bound as it was applied; above bound_nats only where the oracle disagrees with itself."""
+    own: OwnSpread | None = None
+    """What the oracle says of its own ids; None in a run that did not ask."""
 
 
 class Divergence(Row):
-    """The first difference of one sequence."""
+    """The first difference of one sequence, and what the whole sequence is."""
 
     concurrency: int
     repetition: int
@@ -84,6 +116,20 @@ class Divergence(Row):
     oracle_id: int
     margin_nats: float | None
     """Oracle's log-prob of its own choice minus that of the candidate's, on the shared prefix."""
+    kind: str = "leg"
+    """leg, long or churn: which prompts."""
+    judged: str = ""
+    """near tie, undecided, diverged or unjudged; empty in a report made before sequences were judged one by one."""
+    worst_nats: float | None = None
+    """Largest gap of any position, each on the candidate's own prefix; None: not asked, or outside the top."""
+    wrong_position: int | None = None
+    """The first position that is wrong by itself."""
+    wrong_positions: int = 0
+    """How many are."""
+    outside_top: bool = False
+    """Some id of it is not among the oracle's 20 most probable."""
+    foreign_index: int | None = None
+    """From the wrong position on, these are the ids of this other request."""
 
 
 class ArmSummary(Row):
