@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -21,6 +22,9 @@ from gate.observe import control, serverlog
 from gate.plan import ArmPlan
 
 POLL_S = 0.1
+START_POLL_S = 0.02
+"""Between two looks at a server that starts: how exact its stamps are. A look costs 0.1 ms while the port is shut, and
+some 1 ms from then on."""
 STEPS: tuple[tuple[int, float], ...] = ((signal.SIGINT, 20.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 """How a server is asked to go, and how long each request may take; SIGINT is what vLLM shuts its workers down on."""
 PORT_FREE_S = 5.0
@@ -30,6 +34,15 @@ MOST_LOG_BYTES = 4 * 2**20
 """Of one start: what a server says of its settings stands long before."""
 
 GUARD = Guard()
+
+
+@dataclass(slots=True)
+class Stamps:
+    """perf_counter_ns() of a start, each the first look that saw it."""
+
+    spawn_ns: int
+    port_open_ns: int | None = None
+    ready_ns: int | None = None
 
 
 class ServerProcess:
@@ -44,6 +57,7 @@ class ServerProcess:
         self._log_start = log_start
         self._logged: dict[str, str] = {}
         self._popen = popen
+        self.stamps = Stamps(time.perf_counter_ns())
         self._start_id = f"{popen.pid}@{psutil.Process(popen.pid).create_time():.2f}"
 
     @property
@@ -78,7 +92,7 @@ class ServerProcess:
             ArmError: it died, or did not answer in time.
         """
         deadline = time.monotonic() + timeout_s
-        while not answers(self.url):
+        while not self._ready():
             if not self.alive():
                 raise ArmError(
                     f"the {self.plan.arm} died at start with exit code {self._popen.returncode}: {self.last_line()}",
@@ -90,10 +104,19 @@ class ServerProcess:
                     expected=f"200 from {self.url}/health",
                     hint=f"its log is {self.log}; protocol.ready_timeout_s in the recipe gives it longer",
                 )
-            time.sleep(POLL_S)
+            time.sleep(START_POLL_S)
         with self.log.open("rb") as file:
             file.seek(self._log_start)
             self._logged = serverlog.settings(file.read(MOST_LOG_BYTES).decode("utf-8", "replace"))
+
+    def _ready(self) -> bool:
+        if self.stamps.port_open_ns is None and not _accepts(*address(self.url)):
+            return False
+        self.stamps.port_open_ns = self.stamps.port_open_ns or time.perf_counter_ns()
+        if not answers(self.url):
+            return False
+        self.stamps.ready_ns = time.perf_counter_ns()
+        return True
 
     def stop(self) -> None:
         """End the whole session and wait until nothing of it is left and the port is free.
@@ -168,6 +191,7 @@ def launch(plan: ArmPlan, log: Path, ready_timeout_s: float) -> ServerProcess:
         with deferred(), log.open("ab") as output:
             log_start = output.tell()
             GUARD.announce(mark)
+            spawn_ns = time.perf_counter_ns()
             popen = subprocess.Popen(
                 plan.argv,
                 env=plan.env | {MARK: mark},
@@ -178,6 +202,7 @@ def launch(plan: ArmPlan, log: Path, ready_timeout_s: float) -> ServerProcess:
             )
             GUARD.watch(mark, popen.pid)
             server = ServerProcess(plan, popen, log, log_start, mark=mark)
+            server.stamps.spawn_ns = spawn_ns
         server.wait_ready(ready_timeout_s)
     except OSError as error:
         raise ArmError(f"cannot start the {plan.arm}: {plan.argv[0]}: {error.strerror}") from error
@@ -222,6 +247,15 @@ def port_is_free(host: str, port: int) -> bool:
             probe.bind((host, port))
         except OSError:
             return False
+    return True
+
+
+def _accepts(host: str, port: int) -> bool:
+    """Whether somebody takes connections there."""
+    try:
+        socket.create_connection((host, port), HEALTH_TIMEOUT_S).close()
+    except OSError:
+        return False
     return True
 
 
