@@ -10,15 +10,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from engine import ranges
 from engine.kernels.skinny import MAX_TOKENS
 from engine.models.caches import AttentionCache, Caches, GdnCache
 from engine.models.config import TextConfig
 from engine.models.fused_layers import MLP, Attention, GatedDeltaNet, Norm, Space, asked
+from engine.models.fused_moe import SparseMoeBlock
 from engine.models.layers import Source
 from engine.models.step import Step
 from engine.ops import rope
 from engine.ops.attention import cuda as attention_cuda
 from engine.ops.linear.cuda import Scratch, pack, project
+from engine.ops.moe.cuda import MAX_EXPERTS, MAX_SLOTS
 from engine.ops.norm.cuda import MAX_WIDTH
 from engine.ops.rope.cuda import HEAD_DIM, ROTARY_DIM
 from engine.weights.loader import ModelWeights
@@ -41,7 +44,7 @@ class DecoderLayer:
         else:
             self.self_attn = Attention(source, f"{name}.self_attn")
         self.post_attention_layernorm = Norm(source, f"{name}.post_attention_layernorm")
-        self.mlp = MLP(source, f"{name}.mlp")
+        self.mlp: MLP | SparseMoeBlock = (SparseMoeBlock if source.config.is_moe else MLP)(source, f"{name}.mlp")
 
     def __call__(
         self, parts: Tensor | None, residual: Tensor, step: Step, cache: AttentionCache | GdnCache, space: Space
@@ -52,8 +55,7 @@ class DecoderLayer:
                 parts, residual = self.linear_attn(self.input_layernorm, parts, residual, step, cache, space)
             case AttentionCache():
                 parts, residual = self.self_attn(self.input_layernorm, parts, residual, step, cache, space)
-        normed, residual = self.post_attention_layernorm.add(parts, residual)
-        return self.mlp(asked(normed.out), space), residual
+        return self.mlp(self.post_attention_layernorm, parts, residual, space)
 
 
 class FusedForCausalLM:
@@ -66,6 +68,7 @@ class FusedForCausalLM:
         self.embed_tokens = source.weights.tensor("embed_tokens.weight")
         device = self.embed_tokens.device
         self.layers = [DecoderLayer(source, i) for i in range(config.num_hidden_layers)]
+        self.grouped = ranges.grouped()
         self.norm = Norm(source, "norm")
         self.lm_head = pack(source.weights.linear("lm_head"))
         table = rope.table(max_positions, config.rotary_dim, config.rope_theta, source.dtype)
@@ -80,7 +83,7 @@ class FusedForCausalLM:
         """Run the step's tokens and update the caches -> hidden states after the final norm, [tokens, hidden]."""
         residual = torch.nn.functional.embedding(step.token_ids, self.embed_tokens)
         parts: Tensor | None = None
-        for layer, cache in zip(self.layers, caches.layers, strict=True):
+        for layer, cache in self.grouped(zip(self.layers, caches.layers, strict=True)):
             parts, residual = layer(parts, residual, step, cache, self.space)
         return asked(self.norm.add(parts, residual)[0].out)
 
@@ -95,17 +98,16 @@ class FusedForCausalLM:
 
 def _scratch_bytes(layer: DecoderLayer) -> int:
     """lm_head is left out: it never sees more rows at once than the streaming kernel takes."""
-    mlp = (layer.mlp.gate_up_proj, layer.mlp.down_proj)
     if hasattr(layer, "self_attn"):
-        packed = (*mlp, layer.self_attn.qkv_proj, layer.self_attn.o_proj)
+        packed = (*layer.mlp.packed, layer.self_attn.qkv_proj, layer.self_attn.o_proj)
     else:
-        packed = (*mlp, layer.linear_attn.in_proj_qkvz, layer.linear_attn.out_proj)
+        packed = (*layer.mlp.packed, layer.linear_attn.in_proj_qkvz, layer.linear_attn.out_proj)
     return max(weight.scratch_bytes for weight in packed)
 
 
 def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> str | None:
     """The first thing that the kernels do not take, for a message; None where there is none."""
-    if config.is_moe:
+    if config.is_moe and not MOE_HAS_RUN:
         return "a mixture of experts"
     if dtype != torch.bfloat16:
         return f"{str(dtype).removeprefix('torch.')} activations (bfloat16 is)"
@@ -114,7 +116,7 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
     group = config.num_attention_heads // config.num_key_value_heads
     sizes = {
         "hidden_size": (config.hidden_size, config.hidden_size % 256 == 0 and config.hidden_size <= MAX_WIDTH),
-        "intermediate_size": (config.intermediate_size, config.intermediate_size % 256 == 0),
+        **_feed_forward_sizes(config),
         "vocab_size": (config.vocab_size, config.vocab_size % 16 == 0),
         "head_dim": (config.head_dim, config.head_dim == HEAD_DIM),
         "rotary dimension": (config.rotary_dim, config.rotary_dim == ROTARY_DIM),
@@ -128,10 +130,12 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
     for name, scheme in weights.schemes.items():
         leaf = name.rpartition(".")[2]
         wanted: tuple[Scheme, ...]
-        if ".mlp." in name or name == "lm_head":
-            wanted = NVFP4 + FP8
-        elif leaf in ("in_proj_b", "in_proj_a"):
+        if leaf in ("in_proj_b", "in_proj_a", "gate", "shared_expert_gate"):
             wanted = (Scheme.NONE,)
+        elif "expert" in name:
+            wanted = NVFP4
+        elif ".mlp." in name or name == "lm_head":
+            wanted = NVFP4 + FP8
         else:
             wanted = FP8
         if scheme not in wanted:
@@ -143,3 +147,20 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
         if any(weights.schemes[f"{parent}{other}"] is not scheme for other in together):
             return f"{' and '.join(together)} of {parent.removesuffix('.')} in different schemes (the same is)"
     return None
+
+
+def _feed_forward_sizes(config: TextConfig) -> dict[str, tuple[int, bool]]:
+    """name -> (what the checkpoint has, whether the kernels take it)."""
+    if not config.is_moe:
+        return {"intermediate_size": (config.intermediate_size, config.intermediate_size % 256 == 0)}
+    inter, shared, top_k = (
+        config.moe_intermediate_size,
+        config.shared_expert_intermediate_size,
+        config.num_experts_per_tok,
+    )
+    return {
+        "moe_intermediate_size": (inter, inter % 256 == 0),
+        "shared_expert_intermediate_size": (shared, shared == inter),
+        "num_experts": (config.num_experts, config.num_experts <= MAX_EXPERTS),
+        "num_experts_per_tok": (top_k, top_k < MAX_SLOTS),
+    }

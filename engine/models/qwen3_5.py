@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from engine import ranges
 from engine.models.caches import AttentionCache, Caches, GdnCache
 from engine.models.layers import MLP, Attention, GatedDeltaNet, RMSNorm, Source, operand
 from engine.models.step import Step
@@ -57,6 +58,7 @@ class Qwen3_5ForCausalLM:
         config = source.config
         self.embed_tokens = source.weights.tensor("embed_tokens.weight")
         self.layers = [DecoderLayer(source, i, type(self).mlp) for i in range(config.num_hidden_layers)]
+        self.grouped = ranges.grouped()
         self.norm = RMSNorm(source, "norm")
         if config.tie_word_embeddings:
             self.lm_head = source.operand(DenseWeight(self.embed_tokens))
@@ -71,7 +73,7 @@ class Qwen3_5ForCausalLM:
         x = torch.nn.functional.embedding(step.token_ids, self.embed_tokens).to(self.dtype)
         cos_sin = self.cos_sin[step.positions]
         residual = torch.zeros_like(x)
-        for layer, cache in zip(self.layers, caches.layers, strict=True):
+        for layer, cache in self.grouped(zip(self.layers, caches.layers, strict=True)):
             x, residual = layer(x, residual, cos_sin, step, cache)
         return self.norm.add(x, residual)[0]
 

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.config import EngineConfig
 from engine.server import info as about
+from engine.server import profiling
 from engine.server.chat import chat_completions
 from engine.server.completions import completions
 from engine.server.errors import ApiError, error_response
@@ -52,6 +53,7 @@ def create_app(
             Route("/health", about.health),
             Route("/version", about.version),
             Route("/metrics", about.metrics),
+            *profiling.routes(),
         ],
         exception_handlers={
             ApiError: _api_error,

@@ -20,6 +20,7 @@ from engine.config import EngineConfig
 from engine.errors import PreconditionError, UsageError
 from engine.loop import EngineLoop
 from engine.manifest import manifest
+from engine.ranges import annotated
 from engine.request import RANGES, SamplingParams
 from engine.scheduler import Scheduler
 from engine.server.service import ModelInfo
@@ -141,7 +142,7 @@ def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) ->
     scheduler = Scheduler(config, blocks, StatePool(config.scheduler.max_num_seqs))
     warm_up(runner, config.cache.block_tokens)
     details = dict(runner.info())
-    loop = EngineLoop(scheduler, runner)
+    loop = EngineLoop(scheduler, annotated(runner))
     loop.start()
     info = ModelInfo(
         vocab_size=runner.vocab_size,
