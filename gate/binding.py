@@ -8,6 +8,7 @@ from gate.calibration.apply import Noise
 from gate.checks.evidence import Evidence
 from gate.checks.kv_dtype_differs import resolved
 from gate.checks.settings_differ import differences
+from gate.notes import MEMORY, unequal_capacity
 from gate.observe.rows import ARMS
 from gate.observe.settings import effective, manifest
 from gate.recipe import Protocol, Recipe, Workload
@@ -37,6 +38,8 @@ def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     if not evidence.plan.recipe.gpu:
         yield "no GPU: the host's processor is the device, and no GPU lock could be taken"
     yield from _arms(evidence)
+    if MEMORY.intersection(evidence.plan.recipe.protocol.primary):
+        yield from unequal_capacity(evidence)
     if evidence.run.client is None:
         yield "the client's own cost was not measured"
     for finding in evidence.run.preflight:

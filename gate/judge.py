@@ -14,6 +14,8 @@ from gate.cells import cells as made
 from gate.checks.evidence import Evidence
 from gate.errors import UsageError
 from gate.metrics import AXIS_NAMES
+from gate.notes import notes
+from gate.observe.capacity import capacity
 from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.rundata import RunData
 from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
@@ -60,6 +62,7 @@ def judge(run: RunData) -> Report:
         tokens=token_cells,
         divergences=divergences,
         findings=(*run.preflight, *found),
+        notes=tuple(notes(evidence)),
         counts={kind.value: sum(c.verdict is kind for c in cells) for kind in Verdict},
     )
 
@@ -125,6 +128,7 @@ def _band(noise: apply.Noise) -> BandSummary | None:
 
 def _summary(evidence: Evidence, arm: Arm) -> ArmSummary:
     plan, identity = evidence.arm_plan(arm), evidence.identity(arm)
+    held = capacity(identity)
     names = {"url": plan.url, "command": " ".join(plan.argv or ())}
     return ArmSummary(
         name=names.get(plan.kind, plan.kind),
@@ -134,4 +138,8 @@ def _summary(evidence: Evidence, arm: Arm) -> ArmSummary:
         checkpoint=plan.checkpoint,
         checkpoint_digest=plan.checkpoint_digest,
         kv_cache_dtype=identity.kv_cache_dtype if identity else None,
+        kv_capacity_tokens=held.tokens,
+        kv_capacity_is_bound=held.upper_bound,
+        kv_cache_bytes=held.kv_bytes,
+        starts=tuple(start for start in evidence.run.starts if start.arm == arm),
     )

@@ -56,12 +56,15 @@ def _needed(report: Report) -> str:
 
 
 def _summary(report: Report) -> str:
+    servers = (("KV cache", table.capacity_text(report)), ("start-up", table.start_text(report)))
     rows = [
         ("candidate", _arm(report.candidate)),
         ("oracle", _arm(report.oracle)),
         ("cells", table.counts_text(report)),
         ("tokens", f"{table.token_text(report.tokens)}, {table.token_verdict_text(report.tokens)}"),
         ("client", table.client_text(report)),
+        *((label, told) for label, told in servers if told is not None),
+        *(("note", _text(note)) for note in report.notes),
         ("started", report.started_at),
         ("finished", report.finished_at or "not finished"),
         ("run", f"`{_text(report.run_id)}`, plan `{_text(report.plan_id)}`, {len(report.order)} legs"),

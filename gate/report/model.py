@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gate.observe.rows import Finding, Row, Verdict
+from gate.observe.rows import Finding, Row, StartRow, Verdict
 
 Direction = Literal["higher", "lower"]
 
@@ -141,6 +141,13 @@ class ArmSummary(Row):
     checkpoint: str
     checkpoint_digest: str | None
     kv_cache_dtype: str | None
+    kv_capacity_tokens: int | None = None
+    """Of its KV cache, as it says."""
+    kv_capacity_is_bound: bool = False
+    """Blocks × block size: recurrent states take some of them."""
+    kv_cache_bytes: int | None = None
+    starts: tuple[StartRow, ...] = ()
+    """Each start of its server; empty where the run did not record them, or the server was attached."""
 
 
 class ClientCost(Row):

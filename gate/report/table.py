@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gate.observe.capacity import Capacity, text
 from gate.observe.rows import Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
-from gate.units import DASH, GIB, number, percent, ratio
+from gate.units import DASH, GIB, duration, number, percent, ratio
 
 SHORT = {
     "output_throughput": "output",
@@ -193,6 +194,32 @@ def token_verdict_text(tokens: Sequence[TokenCell]) -> str:
     worst = token_verdict(tokens)
     where = ", ".join(f"c{t.concurrency}" for t in tokens if t.verdict is worst)
     return worst.value if worst is Verdict.PASS or not where else f"{worst} at {where}"
+
+
+def capacity_text(report: Report) -> str | None:
+    """KV capacity of both arms; None where neither says."""
+    arms = (("candidate", report.candidate), ("oracle", report.oracle))
+    if all(arm.kv_capacity_tokens is None for _, arm in arms):
+        return None
+    return ", ".join(
+        f"{name} {text(Capacity(arm.kv_capacity_tokens, arm.kv_capacity_is_bound), arm.kv_cache_dtype)}"
+        for name, arm in arms
+    )
+
+
+def start_text(report: Report) -> str | None:
+    """Each arm's last start, with the page cache it found; None where none was recorded."""
+    told = [
+        f"{name} {duration(seconds(last.spawn_ns, last.ready_ns))} to ready, its port open after "
+        f"{duration(seconds(last.spawn_ns, last.port_open_ns))}, checkpoint {last.page_cache or 'not looked at'}"
+        for name, arm in (("candidate", report.candidate), ("oracle", report.oracle))
+        for last in arm.starts[-1:]
+    ]
+    return "; ".join(told) or None
+
+
+def seconds(since_ns: int, until_ns: int | None) -> float | None:
+    return None if until_ns is None else (until_ns - since_ns) / 1e9
 
 
 def client_text(report: Report) -> str:

@@ -67,12 +67,18 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
         _line("cells", table.counts_text(report)),
         _line("client", table.client_text(report)),
     ]
+    parts += [_line(label, told) for label, told in _servers(report) if told is not None]
+    parts += [_line("note", note) for note in report.notes]
     parts += [_line("indicative", reason) for reason in report.not_binding_because]
     for why in table.reasons(report):
         parts.append(_line(why.code, f"{why.where()}: {why.message}; {why.hint}"))
     if where is not None:
         parts.append(_line("report", where))
     return parts
+
+
+def _servers(report: Report) -> tuple[tuple[str, str | None], ...]:
+    return (("KV cache", table.capacity_text(report)), ("start-up", table.start_text(report)))
 
 
 def _arm(name: str, version: str | None) -> str:
