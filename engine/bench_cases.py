@@ -1,4 +1,4 @@
-"""What `engine bench OP` runs: the 27B's shapes, random inputs, and each kernel's check against its torch reference."""
+"""What `engine bench op` runs: the 27B's shapes, random inputs, each kernel's check against its torch reference."""
 
 from __future__ import annotations
 

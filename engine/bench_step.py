@@ -31,6 +31,8 @@ ROOF_BYTES_PER_S = 4.42e12
 
 FAMILIES = (
     ("W4A16 product", r"skinny_kernel<.*W4A16"),
+    ("experts", r"grouped_kernel"),
+    ("routing", r"route_kernel"),
     ("W8A8 product", r"skinny_kernel<.*W8A8"),
     ("GDN step", r"gdn_decode_kernel"),
     ("attention", r"attention_decode_kernel"),
@@ -154,7 +156,7 @@ def decode_bytes(model: FusedForCausalLM, runner: LoadedRunner, batch: int, cont
     weights: list[W4A16 | W8A8] = [model.lm_head]
     small = 0
     for layer in model.layers:
-        weights += (layer.mlp.gate_up_proj, layer.mlp.down_proj)
+        weights += layer.mlp.packed  # not a mixture's experts: how many a step reads depends on the tokens
         mixer = getattr(layer, "self_attn", None)
         if isinstance(mixer, Attention):
             weights += (mixer.qkv_proj, mixer.o_proj)

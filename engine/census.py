@@ -28,8 +28,13 @@ FUSED = {
     "in_proj_z": "in_proj_qkvz",
     "in_proj_b": "in_proj_ba",
     "in_proj_a": "in_proj_ba",
+    "gate": "router",
+    "shared_expert_gate": "router",
 }
 """Checkpoint projection -> the model's attribute that joins it with its neighbours."""
+
+SHARED = ".shared_expert."
+"""Counted with the routed experts: a model may hold it as one more of them."""
 
 SCALE_BYTES_PER_ROW = 8
 """Room for one fp32 scale per output row and its alignment: what exact fusing costs beside the shipped bytes."""
@@ -122,7 +127,7 @@ def take_census(model: object, weights: ModelWeights) -> Census:
     resident: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     copies: dict[str, int] = defaultdict(int)
     for path, tensor, is_copy in _tensors(model):
-        parts = path.split(".")
+        parts = path.replace(SHARED, ".").split(".")
         prefixes = (".".join(parts[:i]) for i in range(len(parts), 0, -1))
         group = next((p for p in prefixes if p in linear_groups), None) or _rest(path)
         if is_copy:
@@ -142,8 +147,9 @@ def take_census(model: object, weights: ModelWeights) -> Census:
 
 
 def _group(module: str) -> str:
-    """`layers.0.mlp.experts.3.up_proj` and `layers.0.mlp.experts.gate_up_proj` -> `layers.0.mlp.gate_up_proj`."""
-    parent, _, leaf = module.rpartition(".")
+    """`layers.0.mlp.experts.3.up_proj`, `layers.0.mlp.shared_expert.up_proj` and `layers.0.mlp.experts.gate_up_proj` ->
+    `layers.0.mlp.gate_up_proj`."""
+    parent, _, leaf = module.replace(SHARED, ".").rpartition(".")
     if ".experts" in parent:
         parent = parent.partition(".experts")[0]
     joined = FUSED.get(leaf, leaf)

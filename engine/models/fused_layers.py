@@ -20,7 +20,7 @@ from engine.ops import attention, gdn
 from engine.ops.attention import cuda as attention_cuda
 from engine.ops.attention.cuda_prefill import gate as attention_gate
 from engine.ops.gdn import cuda as gdn_cuda
-from engine.ops.linear.cuda import Scratch, pack, pack_gate_up, pack_w8a8, planes, project, swiglu
+from engine.ops.linear.cuda import Packed, Scratch, pack, pack_gate_up, pack_w8a8, planes, project, swiglu
 from engine.ops.norm.cuda import Normed, add_norm
 from engine.ops.rope.cuda import qk_norm_rope
 from engine.weights.types import DenseWeight, Fp8Weight, WeightError, fuse
@@ -82,16 +82,22 @@ def asked(tensor: Tensor | None) -> Tensor:
 
 
 class MLP:
-    """SwiGLU in two launches."""
+    """SwiGLU in two launches, behind its norm."""
 
     def __init__(self, source: Source, name: str) -> None:
         linear = source.weights.linear
         self.gate_up_proj = pack_gate_up(linear(f"{name}.gate_proj"), linear(f"{name}.up_proj"))
         self.down_proj = pack(linear(f"{name}.down_proj"))
 
-    def __call__(self, x: Tensor, space: Space) -> Tensor:
-        """bf16 [tokens, hidden] -> planes."""
-        return planes(swiglu(x, self.gate_up_proj, space.scratch), self.down_proj, space.scratch)
+    @property
+    def packed(self) -> tuple[Packed, ...]:
+        return self.gate_up_proj, self.down_proj
+
+    def __call__(self, norm: Norm, parts: Tensor | None, residual: Tensor, space: Space) -> tuple[Tensor, Tensor]:
+        """-> (planes, residual)."""
+        normed, residual = norm.add(parts, residual)
+        inner = swiglu(asked(normed.out), self.gate_up_proj, space.scratch)
+        return planes(inner, self.down_proj, space.scratch), residual
 
 
 class Attention:

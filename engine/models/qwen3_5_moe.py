@@ -15,18 +15,18 @@ class SparseMoeBlock:
     def __init__(self, source: Source, name: str) -> None:
         config = source.config
         self.top_k = config.num_experts_per_tok
-        self.gate = Linear(source, f"{name}.gate")
+        self.router = Linear(source, f"{name}.gate", f"{name}.shared_expert_gate")
         experts = [f"{name}.experts.{e}" for e in range(config.num_experts)]
         self.gate_up_proj = [operand(source, f"{e}.gate_proj", f"{e}.up_proj") for e in experts]
         self.down_proj = [operand(source, f"{e}.down_proj") for e in experts]
         self.shared_expert = MLP(source, f"{name}.shared_expert")
-        self.shared_expert_gate = Linear(source, f"{name}.shared_expert_gate")
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, hidden] -> the same."""
-        weights, ids = moe.route(self.gate(x), self.top_k)
+        logits = self.router(x)
+        weights, ids = moe.route(logits[:, :-1], self.top_k)
         routed = moe.experts(x, weights, ids, self.gate_up_proj, self.down_proj)
-        return moe.combine(routed, self.shared_expert(x), self.shared_expert_gate(x))
+        return moe.combine(routed, self.shared_expert(x), logits[:, -1:])
 
 
 class Qwen3_5MoeForCausalLM(Qwen3_5ForCausalLM):

@@ -6,7 +6,8 @@
 // Bytes per token: slices * 4n + 2n read, 2n to 5n written: nothing. What counts is latency, so the row is in registers
 // (8 columns a thread) and everything that no kernel writes is loaded before the predecessor has finished.
 //
-// `small` is in_proj_b and in_proj_a of a Gated DeltaNet layer: 96 rows of 5120, too few for a launch of their own. Each
+// `small` is in_proj_b and in_proj_a of a Gated DeltaNet layer (96 rows of 5120), or a router with the shared expert's gate
+// (257 rows of 2048): too few for a launch of their own. Each
 // of a token's `parts` blocks repeats the norm (51 KB from the L2) and multiplies its own rows. Rejected: one block per
 // token (96 rows x 10 KB through one multiprocessor: 10 us); in the product that reads y (its x is E4M3, this one's bf16).
 #include "../../kernels/async.cuh"
@@ -144,13 +145,14 @@ extern "C" int engine_add_norm(const float* planes, const void* residual_in, voi
                                void* quantised, const float* input_scale, const void* small_weight, void* small_out, int m,
                                int n, int slices, int small_rows, float eps, int dependent, void* stream) {
     using namespace engine;
-    if (m < 1 || n < COLUMNS || n % COLUMNS || n > MAX_WARPS * 32 * COLUMNS || slices < 0 || small_rows < 0 || small_rows > MAX_PART_ROWS ||
+    if (m < 1 || n < COLUMNS || n % COLUMNS || n > MAX_WARPS * 32 * COLUMNS || slices < 0 || small_rows < 0 ||
         (small_rows > 0 && residual_in == residual_out))
         return cudaErrorInvalidValue;
     const int threads = (n + 32 * COLUMNS - 1) / (32 * COLUMNS) * 32;
     int parts = MIN_BLOCKS / m, chunks = (small_rows + ROWS - 1) / ROWS;   // chunks of rows, dealt out to the parts
     parts = parts > chunks ? chunks : parts < 1 ? 1 : parts;
     const int part_rows = small_rows ? (chunks + parts - 1) / parts * ROWS : 0;
+    if (part_rows > MAX_PART_ROWS) return cudaErrorInvalidValue;
     const NormArgs args{planes, static_cast<const bf16*>(residual_in), static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
                         static_cast<uint8_t*>(quantised), input_scale, static_cast<const bf16*>(small_weight), static_cast<bf16*>(small_out),
                         m, n, slices, small_rows, part_rows, eps};

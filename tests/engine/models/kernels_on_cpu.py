@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine import graphs
+from engine.kernels.skinny import Machine
 from engine.models import fused, fused_layers
 from engine.ops import attention, gdn, norm, rope
 from engine.ops.linear import cuda as linear_cuda
+from engine.ops.moe import cuda as moe_cuda
 from engine.ops.norm.cuda import Normed
 from engine.ops.w4a16 import pack as w4a16_pack
 from engine.ops.w8a8 import pack as w8a8_pack
@@ -28,6 +30,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     for name in ("w4a16", "w4a16_partial", "w4a16_swiglu", "w8a8", "w8a8_partial"):
         patch.setattr(linear_cuda, name, globals()[name])
     patch.setattr(linear_cuda.library, "call", call)
+    patch.setattr(moe_cuda, "machine", lambda _: Machine(multiprocessors=132, max_shared_bytes=227 * 1024))
     patch.setattr(torch, "_scaled_mm", scaled_mm)
     patch.setattr(torch, "mm", mm)
     patch.setattr(fused_layers, "add_norm", add_norm)
@@ -88,7 +91,7 @@ def _swiglu(y: Tensor) -> Tensor:
 
 
 def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
-    """The launches of engine/ops/linear/kernel.cu."""
+    """The launches of engine/ops/linear/kernel.cu and engine/ops/moe/kernel.cu."""
     if name == "engine_w4a16_rows":
         units, row_scale, out = arguments[:3]
         out.copy_(four_bit(units, row_scale))
@@ -96,8 +99,42 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         arguments[1].view(torch.uint8).copy_(w8a8_pack.unpack(arguments[0]).view(torch.uint8))
     elif name == "engine_swiglu":
         arguments[1].copy_(_swiglu(arguments[0]))
+    elif name == "engine_moe_route":
+        moe_route(*arguments)
+    elif name == "engine_moe_grouped":
+        moe_grouped(*arguments)
     else:
         raise AssertionError(f"{name} was launched without a stand-in")
+
+
+def moe_route(logits, entries, count, pairs, weights, ids, tokens, experts, slots, dependent):
+    assert dependent
+    assert (tokens, experts + 1) == tuple(logits.shape)
+    made = moe_cuda.routing_by_sort(logits, slots - 1)
+    entries.fill_(-1)  # what is beyond the count must not be read
+    entries[: int(made.count)] = made.entries[: int(made.count)]
+    for out, value in ((count, made.count), (pairs, made.pairs), (weights, made.weights), (ids, made.ids)):
+        out.copy_(value)
+
+
+def moe_grouped(
+    units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, most, output, blocks, dependent
+):
+    assert dependent
+    assert blocks > 0
+    assert most == min(tokens, moe_cuda.MAX_ROUTED)
+    tiles = n // 16
+    out.fill_(float("nan"))
+    for expert, first, length, _ in entries[: int(count)].tolist():
+        assert 1 <= length <= most
+        mine = pairs[first : first + length].long()
+        weight = four_bit(units[expert * tiles : (expert + 1) * tiles], row_scale[expert * n : (expert + 1) * n])
+        assert weight.shape == (n, k)
+        y = (x[mine // slots if output == 0 else mine].float() @ weight.T).bfloat16()
+        if output == 0:
+            out[mine] = _swiglu(y)
+        else:
+            out[mine % slots, mine // slots] = y.float() * weights[mine][:, None]
 
 
 def scaled_mm(a: Tensor, b: Tensor, *, scale_a: Tensor, scale_b: Tensor, out_dtype: torch.dtype) -> Tensor:

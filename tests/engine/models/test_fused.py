@@ -117,16 +117,6 @@ def test_other_activations_and_dtypes_are_refused():
     assert refused(changed={"ba_dtype": "F16"}) == "layers.0.linear_attn.in_proj_b in F16 (BF16 is)"
 
 
-def test_a_mixture_of_experts_is_refused():
-    moe = {
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "shared_expert_intermediate_size": 32,
-    }
-    assert refused(**moe) == "a mixture of experts"
-
-
 def test_the_tiny_checkpoint_is_refused(tiny_checkpoint):
     config = load_text_config(tiny_checkpoint)
     assert obstacle(load_weights(tiny_checkpoint, config, "cpu"), config, torch.bfloat16) == "vocab_size = 2003"

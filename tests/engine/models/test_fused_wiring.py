@@ -52,11 +52,13 @@ class RandomWeights:
     """
 
     device = CPU
+    config = CONFIG
     logit_error = 2e-2
     """Of a row: 0 to 1.6e-2 is seen, from sums in another order that E4M3 turns into whole steps here and there."""
 
     def __init__(self):
-        self.shapes, self.plain = linear_shapes(CONFIG), plain_shapes(CONFIG)
+        self.shapes, self.plain = linear_shapes(self.config), plain_shapes(self.config)
+        self.seeds = {name: seed for seed, name in enumerate(sorted([*self.shapes, *self.plain]))}
         self.schemes = {name: self.scheme(name) for name in self.shapes}
         stored = {f"{name}.weight": SimpleNamespace(dtype="BF16") for name in self.shapes}
         self.checkpoint = SimpleNamespace(tensors=stored)
@@ -68,7 +70,7 @@ class RandomWeights:
         return Scheme.NONE if name.endswith(("in_proj_b", "in_proj_a")) else Scheme.FP8_STATIC
 
     def generator(self, name):
-        return torch.Generator().manual_seed(sorted([*self.shapes, *self.plain]).index(name))
+        return torch.Generator().manual_seed(self.seeds[name])
 
     def linear(self, name):
         n, k = self.shapes[name]
@@ -109,8 +111,8 @@ class PerTokenWeights(RandomWeights):
         return Scheme.FP8_DYNAMIC if found is Scheme.FP8_STATIC else found
 
 
-def caches():
-    made = Caches(CONFIG, BLOCKS, BLOCK_TOKENS, SLOTS, torch.bfloat16, torch.float8_e4m3fn, CPU)
+def caches(config=CONFIG):
+    made = Caches(config, BLOCKS, BLOCK_TOKENS, SLOTS, torch.bfloat16, torch.float8_e4m3fn, CPU)
     for poisoned in (made.kv.view(torch.uint8), made.conv, made.recurrent):
         poisoned.fill_(0x7F if poisoned.dtype == torch.uint8 else float("nan"))
     return made

@@ -1,0 +1,157 @@
+"""The mixture of experts on CUDA: whose pairs lie where, and the W4A16 products of the chosen experts (kernel.cu).
+
+A pair is one token at one of its experts, numbered token · slots + slot; the shared expert is expert number `experts`,
+chosen by every token at its last slot with the weight sigmoid(gate). Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.kernels import library
+from engine.kernels.skinny import machine
+from engine.ops.moe import route
+from engine.ops.w4a16 import pack as w4a16_pack
+from engine.weights.types import Nvfp4Weight
+
+MAX_ROUTED = 32
+"""Tokens of one routing launch, and pairs of one entry."""
+MAX_EXPERTS, MAX_SLOTS = 256, 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """Which pairs each expert has, sorted by expert and then by token. Written and read on the device."""
+
+    slots: int
+    """Experts of a token, the shared one included."""
+    entries: Tensor
+    """int32 [most entries, 4]: expert, first of its pairs, how many (1 to 32), 0. Those from `count` on are rubbish."""
+    count: Tensor
+    """int32 [1]: entries in use."""
+    pairs: Tensor
+    """int32 [tokens · slots]."""
+    weights: Tensor
+    """fp32 [tokens · slots], by pair."""
+    ids: Tensor
+    """int32 [tokens, slots - 1]: routed experts, the most probable first."""
+
+    @property
+    def tokens(self) -> int:
+        return self.ids.shape[0]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Experts:
+    """One projection of all experts, the shared one last: NVFP4 matrices [n, k] in units."""
+
+    units: Tensor
+    """uint8 [experts · n/16, k/256, 2304]."""
+    row_scale: Tensor
+    """fp32 [experts · n]."""
+    rows: int
+    """n."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows, self.units.shape[1] * w4a16_pack.UNIT_K
+
+
+def pack(weights: list[Nvfp4Weight]) -> Experts:
+    """One expert's rows after another's; all of one shape."""
+    units = torch.cat([w4a16_pack.pack(w.packed, w.block_scale) for w in weights])
+    return Experts(units, torch.cat([w.row_scale for w in weights]), weights[0].packed.shape[0])
+
+
+def pack_gate_up(gate: list[Nvfp4Weight], up: list[Nvfp4Weight]) -> Experts:
+    """Of each expert eight rows of gate and eight of up in turn: what the SwiGLU epilogue expects."""
+    join = w4a16_pack.interleave
+    return pack(
+        [
+            Nvfp4Weight(join(g.packed, u.packed), join(g.block_scale, u.block_scale), join(g.row_scale, u.row_scale))
+            for g, u in zip(gate, up, strict=True)
+        ]
+    )
+
+
+def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
+    """logits bf16 [tokens, experts + 1], the last the shared expert's gate. One launch up to 32 tokens."""
+    tokens, columns = logits.shape
+    if logits.dtype != torch.bfloat16 or not logits.is_contiguous() or columns - 1 > MAX_EXPERTS or top_k >= MAX_SLOTS:
+        raise ValueError(
+            f"moe: found logits {logits.dtype} {list(logits.shape)}, top {top_k}; expected contiguous bfloat16, at "
+            f"most {MAX_EXPERTS} experts and {MAX_SLOTS - 1} of them a token"
+        )
+    if tokens > MAX_ROUTED:
+        return routing_by_sort(logits, top_k)
+    slots = top_k + 1
+    made = Routing(
+        slots,
+        entries=logits.new_empty(tokens * slots, 4, dtype=torch.int32),
+        count=logits.new_empty(1, dtype=torch.int32),
+        pairs=logits.new_empty(tokens * slots, dtype=torch.int32),
+        weights=logits.new_empty(tokens * slots, dtype=torch.float32),
+        ids=logits.new_empty(tokens, top_k, dtype=torch.int32),
+    )
+    outputs = (made.entries, made.count, made.pairs, made.weights, made.ids)
+    library.call("engine_moe_route", logits.device, logits, *outputs, tokens, columns - 1, slots, int(dependent))
+    return made
+
+
+def routing_by_sort(logits: Tensor, top_k: int) -> Routing:
+    """The same by torch, for any number of tokens: an expert with more than 32 has several entries."""
+    tokens, experts = logits.shape[0], logits.shape[1] - 1
+    slots, device = top_k + 1, logits.device
+    weights, ids = route(logits[:, :experts], top_k)
+    shared = logits[:, experts:].float().sigmoid()
+    by_pair = torch.cat((ids, torch.full((tokens, 1), experts, device=device)), 1).flatten()
+    pairs = by_pair.argsort(stable=True)
+    counts = torch.zeros(experts + 1, dtype=torch.int64, device=device)
+    counts.scatter_add_(0, by_pair, torch.ones_like(by_pair))
+    first = counts.cumsum(0) - counts
+    # Entry i is the window number i - begins[e] of expert e. Their number is known on the device only, so all are made.
+    ends = ((counts + MAX_ROUTED - 1) // MAX_ROUTED).cumsum(0)
+    entry = torch.arange(min(tokens * slots, experts + 1 + tokens * slots // MAX_ROUTED), device=device)
+    expert = torch.searchsorted(ends, entry, right=True).clamp_max(experts)
+    window = entry - (ends[expert] - (counts[expert] + MAX_ROUTED - 1) // MAX_ROUTED)
+    begin = first[expert] + MAX_ROUTED * window
+    length = (counts[expert] - MAX_ROUTED * window).clamp(0, MAX_ROUTED)
+    return Routing(
+        slots,
+        entries=torch.stack((expert, begin, length, torch.zeros_like(expert)), 1).int(),
+        count=ends[-1:].int(),
+        pairs=pairs.int(),
+        weights=torch.cat((weights, shared), 1).flatten(),
+        ids=ids.int(),
+    )
+
+
+def swiglu(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor:
+    """x bf16 [tokens, k] -> silu(gate) · up of each pair, bf16 [tokens · slots, n / 2]."""
+    out = x.new_empty(how.tokens * how.slots, experts.rows // 2)
+    _run(x, experts, how, out, 0, dependent)
+    return out
+
+
+def weighted_planes(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor:
+    """x bf16 [tokens · slots, k] -> fp32 [slots, tokens, n]: each pair's output in bf16 times its weight.
+
+    Their sum over slots is the feed-forward's output: what `norm.cuda.add_norm` adds up.
+    """
+    out = x.new_empty(how.slots, how.tokens, experts.rows, dtype=torch.float32)
+    _run(x, experts, how, out, 1, dependent)
+    return out
+
+
+def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: int, dependent: bool) -> None:
+    n, k = experts.shape
+    if x.dtype != torch.bfloat16 or not x.is_contiguous() or x.shape[1] != k:
+        raise ValueError(f"moe: found x {x.dtype} {list(x.shape)}; expected contiguous bfloat16 with {k} columns")
+    blocks = machine(x.device).multiprocessors
+    most = min(how.tokens, MAX_ROUTED)
+    tensors = (experts.units, experts.row_scale, x, out, how.entries, how.count, how.pairs, how.weights)
+    sizes = (how.tokens, how.slots, n, k, most, output, blocks, int(dependent))
+    library.call("engine_moe_grouped", x.device, *tensors, *sizes)

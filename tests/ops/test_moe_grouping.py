@@ -1,0 +1,98 @@
+"""ops/moe/cuda without a GPU: what `routing_by_sort` lays out, against the definition; what is refused."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.ops.moe import cuda, route
+
+
+def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
+    """Random, all equal, few distinct values (ties), all tokens alike, one expert far ahead, two halves far apart."""
+    g = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(tokens, experts + 1, generator=g) * 3
+    match kind:
+        case "equal":
+            drawn[:, :experts] = 0.5
+        case "ties":
+            drawn = drawn.round()
+        case "alike":
+            drawn = drawn[:1].repeat(tokens, 1)
+        case "one":
+            drawn[:, experts // 2] = 40
+        case "underflow":
+            drawn[:, ::2] = -200
+    return drawn.bfloat16()
+
+
+def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
+    """Every pair once, sorted by expert and token; each entry one expert's next 1 to 32 pairs; weights by pair."""
+    tokens, experts = logits.shape[0], logits.shape[1] - 1
+    slots = top_k + 1
+    weights, ids = route(logits[:, :experts].cpu(), top_k)
+    assert made.ids.cpu().tolist() == ids.tolist()
+    expert_of = torch.cat((ids, torch.full((tokens, 1), experts)), 1).flatten().tolist()
+    pairs = made.pairs.cpu().tolist()
+    assert pairs == sorted(range(tokens * slots), key=lambda p: (expert_of[p], p // slots))
+    listed = []
+    entries = made.entries.cpu()[: int(made.count)].tolist()
+    for expert, first, count, zero in entries:
+        assert 1 <= count <= cuda.MAX_ROUTED
+        assert zero == 0
+        assert first == len(listed)
+        listed += pairs[first : first + count]
+        assert all(expert_of[p] == expert for p in pairs[first : first + count])
+    assert listed == pairs
+    full = [count for (expert, _, count, _), after in itertools.pairwise(entries) if after[0] == expert]
+    assert all(count == cuda.MAX_ROUTED for count in full), "only an expert's last entry may be short"
+    by_pair = made.weights.cpu().view(tokens, slots)
+    assert torch.allclose(by_pair[:, :top_k], weights, rtol=1e-6, atol=0)
+    assert torch.allclose(by_pair[:, top_k], logits[:, experts].cpu().float().sigmoid(), rtol=1e-6, atol=0)
+
+
+KINDS = ["random", "equal", "ties", "alike", "one", "underflow"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(KINDS),
+    st.integers(1, 200),
+    st.sampled_from([(4, 2), (8, 8), (64, 4), (256, 8)]),
+    st.integers(0, 99),
+)
+def test_every_pair_is_in_one_entry(kind: str, tokens: int, shape: tuple[int, int], seed: int) -> None:
+    experts, top_k = shape
+    logits = logits_for(kind, tokens, experts, seed)
+    check(cuda.routing_by_sort(logits, top_k), logits, top_k)
+
+
+@pytest.mark.parametrize("tokens", [33, 512])
+def test_all_tokens_to_one_expert(tokens: int) -> None:
+    logits = logits_for("alike", tokens, 256, 3)
+    made = cuda.routing_by_sort(logits, 8)
+    check(made, logits, 8)
+    assert int(made.count) == 9 * -(-tokens // 32)
+
+
+def test_more_than_32_tokens_are_sorted_by_torch() -> None:
+    logits = logits_for("random", 33, 16, 1)
+    assert cuda.routing(logits, 2).pairs.tolist() == cuda.routing_by_sort(logits, 2).pairs.tolist()
+
+
+@pytest.mark.parametrize(
+    ("logits", "top_k"),
+    [
+        (torch.zeros(2, 17), 2),
+        (torch.zeros(2, 258, dtype=torch.bfloat16), 8),
+        (torch.zeros(2, 34, dtype=torch.bfloat16), 16),
+        (torch.zeros(17, 2, dtype=torch.bfloat16).t(), 2),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_refused(logits: torch.Tensor, top_k: int) -> None:
+    with pytest.raises(ValueError, match="expected contiguous bfloat16, at most 256 experts and 15 of them a token"):
+        cuda.routing(logits, top_k)
