@@ -12,7 +12,7 @@ GIVE_UP := grep -h ERROR $(LOG) | tail -3 >&2; echo "make: pip failed, its outpu
 MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_weights.py tools/synthetic_tokenizer.py
 EXPAND_CHECKPOINT := tools/expand_checkpoint.py
 
-.PHONY: help run setup oracle checkpoints test lint cuda clean
+.PHONY: help run setup oracle checkpoints test mutants lint cuda clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -66,6 +66,9 @@ checkpoints/tiny-moe-oracle/config.json: checkpoints/tiny-moe/config.json $(EXPA
 
 test: setup ## every test that needs no GPU; those of the oracle where it is installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+
+mutants: setup ## change every line that judges, one at a time: some test must fail each time; about ten minutes on two cores
+	@OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py
 
 lint: setup ## style, formatting, types, import contracts
 	@$(BIN)/ruff check .

@@ -1,0 +1,245 @@
+"""Mutation tests of what judges: every mutant of checks, statistics, tokens, metrics and verdict must fail some test.
+
+    python tools/mutants.py [PATH …] [--quick] [--tests PATH …] [--jobs N] [--fresh]
+
+Not mutmut 3: it changes function bodies only, and half of what decides here are thresholds at the top of a module. Not
+cosmic-ray: an interpreter for each mutant costs seconds. Here everything is imported once; each mutant is a fork that
+imports the changed module and its dependants again and runs the tests that reach the changed statement, those of the
+module's own test file first. Results are kept by content in build/mutants.json, so that Ctrl-C loses nothing. What no
+test can notice is in tools/equivalent_mutants.toml, each with its reason. Exit code 1 where one survives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import hashlib
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grimp
+from mutant_trials import ROOT, Group, in_fork, measure, module_of, trial
+from mutations import Mutant, mutants
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+TARGETS = ("gate/checks", "gate/stats", "gate/tokens", "gate/metrics", "gate/verdict.py", "gate/binding.py")
+TESTS = (
+    *("tests/gate/checks", "tests/gate/stats", "tests/gate/tokens", "tests/gate/metrics"),
+    *("tests/gate/test_judge*.py", "tests/gate/test_verdict*.py", "tests/gate/test_binding*.py"),
+    "tests/gate/test_cases.py",
+)
+"""Tests of pure functions: one that starts a server would cost every mutant seconds."""
+ALSO = ("tests/conftest.py", "tests/gate/conftest.py", "tests/cases", "tools/mutant_trials.py")
+"""What those tests read beside the gate itself."""
+PRELOADED = ("gate.judge", "gate.selftest.cases", "gate.report.html", "gate.report.plots", "hypothesis", "scipy.stats")
+FIRST = 12
+"""Tests tried before all others; most mutants go no further."""
+EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
+CACHE = ROOT / "build" / "mutants.json"
+
+
+def paths_of(patterns: Sequence[str], names: str = "*.py") -> list[str]:
+    """Files, from the root; a folder stands for all in it."""
+    roots = [root for pattern in patterns for root in ROOT.glob(pattern)]
+    found = {path for root in roots for path in (root.rglob(names) if root.is_dir() else [root])}
+    return sorted(str(path.relative_to(ROOT)) for path in found if path.is_file() and "__pycache__" not in path.parts)
+
+
+def digest(paths: Sequence[str]) -> str:
+    texts = [hashlib.sha256((ROOT / path).read_bytes()).hexdigest() for path in paths]
+    return hashlib.sha256("\n".join((*paths, *texts)).encode()).hexdigest()
+
+
+@dataclass
+class Bench:
+    """Everything that is the same for all mutants."""
+
+    targets: list[str]
+    tests: list[str]
+    cache: dict[str, Any] = field(default_factory=dict)
+    base: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.graph = grimp.build_graph("gate", cache_dir=None)
+        seen = {module_of(path) for path in self.targets} | {name for name in PRELOADED if name.startswith("gate")}
+        seen |= {name for module in tuple(seen) for name in self.graph.find_upstream_modules(module)}
+        code = [path for path in paths_of(["gate"]) if module_of(path) in seen]
+        self.code = digest([*code, *paths_of(ALSO, "*"), *paths_of(["tests/gate/*/conftest.py"])])
+        """Of all that a verdict on a mutant rests on, apart from the tests themselves."""
+
+    def evidence(self, killer: str | None) -> str:
+        """What a kept result depends on: a killer on its own file, a survival on every test."""
+        file = (killer or "").partition("::")[0]
+        return self.code + digest([file] if file in self.tests else self.tests)
+
+    def measured(self) -> None:
+        """Which test reaches which line; kept as long as nothing changes. Leaves the program where a test fails."""
+        if self.cache.get("baseline", {}).get("key") != self.evidence(None):
+            with tempfile.TemporaryDirectory() as folder:
+                answer = Path(folder) / "baseline.json"
+                os.waitpid(in_fork(lambda: measure(self.tests, self.targets), answer), 0)
+                self.cache["baseline"] = json.loads(answer.read_text()) | {"key": self.evidence(None)}
+        self.base = self.cache["baseline"]
+        if self.base["code"]:
+            failed = ", ".join(self.base["failed"]) or f"pytest said {self.base['code']}"
+            self.cache.pop("baseline")
+            sys.exit(f"the unchanged tests fail, so that nothing can be told of mutants: {failed}")
+
+    def dependants(self, mutant: Mutant) -> list[str]:
+        """The mutant's module and every loaded one that would hold something of the unchanged one."""
+        module = module_of(mutant.path)
+        return [module, *sorted(self.graph.find_downstream_modules(module) & sys.modules.keys())]
+
+    def groups(self, mutant: Mutant, killer: str | None) -> list[Group]:
+        """The tests to try, the likeliest first."""
+        own = f"test_{Path(mutant.path).stem}"
+        if not self.base:  # quick: whole files, nothing was measured
+            near = tuple(path for path in self.tests if Path(path).stem.startswith(own))
+            rest = tuple(path for path in self.tests if path not in near)
+            return [Group(files) for files in (near, rest) if files]
+        reached = self.base["lines"].get(mutant.path, {})
+        if mutant.at_import:
+            users = self.graph.find_modules_that_directly_import(module_of(mutant.path))
+            names = {test for path, tests in self.base["lines"].items() if module_of(path) in users for test in tests}
+            names |= reached.keys() or self.base["seconds"].keys()
+        else:
+            first, last = mutant.statement
+            names = {test for test, lines in reached.items() if any(first <= line <= last for line in lines)}
+
+        def rank(test: str) -> tuple[bool, bool, float]:
+            return test != killer, not Path(test.partition("::")[0]).stem.startswith(own), self.base["seconds"][test]
+
+        ranked = sorted(names & self.base["seconds"].keys(), key=rank)
+        parts = (ranked[:FIRST], ranked[FIRST:])
+        return [Group(tuple({t.partition("::")[0]: 0 for t in part}), tuple(part)) for part in parts if part]
+
+
+def outcomes(bench: Bench, todo: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str | None]]:
+    """Each mutant with the test that fails on it, or None; as they come. Ends its children whatever happens."""
+    kept: dict[str, Any] = bench.cache.setdefault("results", {})
+    running: dict[int, tuple[Mutant, str, Path]] = {}
+    waiting = list(reversed(todo))
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            while waiting or running:
+                while waiting and len(running) < jobs:
+                    mutant = waiting.pop()
+                    key = hashlib.sha256(f"{mutant.path}\n{mutant.source}".encode()).hexdigest()
+                    before = kept.get(key, {})
+                    if before and before["evidence"] == bench.evidence(before["killer"]):
+                        yield mutant, before["killer"]
+                        continue
+                    groups = bench.groups(mutant, before.get("killer"))
+                    answer = Path(folder) / f"{key}.json"
+                    work = (mutant, bench.dependants(mutant), groups)
+                    running[in_fork(lambda work=work: trial(*work), answer)] = (mutant, key, answer)
+                if not running:
+                    break
+                pid, status = os.wait()
+                mutant, key, answer = running.pop(pid)
+                killer = json.loads(answer.read_text()) if answer.exists() else f"process: {ended(status, mutant)}"
+                kept[key] = {"killer": killer, "evidence": bench.evidence(killer)}
+                yield mutant, killer
+        finally:
+            for pid in running:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def ended(status: int, mutant: Mutant) -> str:
+    if os.WIFSIGNALED(status):
+        return signal.Signals(os.WTERMSIG(status)).name
+    raise SystemExit(f"{mutant.path}:{mutant.line}: the trial of {mutant.after.strip()!r} failed by itself")
+
+
+def equivalent() -> dict[tuple[str, str, str], str]:
+    """(file, lines before, lines after) -> why no test can notice."""
+    entries = tomllib.loads(EQUIVALENT.read_text(encoding="utf-8"))["mutant"]
+    return {(e["file"], squeezed(e["before"]), squeezed(e["after"])): e["reason"] for e in entries}
+
+
+def squeezed(lines: str) -> str:
+    return "\n".join(line.strip() for line in lines.strip().splitlines())
+
+
+def is_quick(mutant: Mutant) -> bool:
+    """The checks' predicates made constant, and every condition of the verdict."""
+    return mutant.kind in ("never", "always") or (mutant.path == "gate/verdict.py" and mutant.kind == "condition")
+
+
+def shown(mutant: Mutant) -> str:
+    lines = [f"-{line}" for line in mutant.before.splitlines()] + [f"+{line}" for line in mutant.after.splitlines()]
+    return "\n".join((f"{mutant.path}:{mutant.line}: survived ({mutant.kind})", *lines))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
+    parser.add_argument(
+        "path", nargs="*", default=TARGETS, help="files or folders to change; all that judges if left out"
+    )
+    parser.add_argument("--quick", action="store_true", help="only predicates made constant: what make test runs")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="files, folders or patterns that must notice")
+    parser.add_argument("--fresh", action="store_true", help="forget kept results")
+    asked = parser.parse_args(argv)
+    os.chdir(ROOT)
+    targets = paths_of(asked.path)
+    if not targets:
+        sys.exit(f"nothing to change in {' '.join(asked.path)}; expected files or folders such as {TARGETS[0]}")
+    sys.path.insert(0, str(ROOT))
+    for name in PRELOADED:
+        importlib.import_module(name)
+    bench = Bench(paths_of(TARGETS), [p for p in paths_of(asked.tests) if Path(p).name.startswith("test_")])
+    if CACHE.exists() and not asked.fresh:
+        bench.cache = json.loads(CACHE.read_text())
+    found = [m for path in targets for m in mutants(path, (ROOT / path).read_text()) if is_quick(m) or not asked.quick]
+    allowed = equivalent()
+    todo = [m for m in found if (m.path, squeezed(m.before), squeezed(m.after)) not in allowed]
+    survivors: list[Mutant] = []
+    done = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    interrupted = False
+    try:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            if not asked.quick:
+                bench.measured()
+            gc.freeze()  # a collection in a child would copy every page of the parent
+            task = progress.add_task("mutants", total=len(todo))
+            for mutant, killer in outcomes(bench, todo, max(1, asked.jobs)):
+                done += 1
+                survivors += [mutant] * (killer is None)
+                progress.update(task, advance=1, description=f"mutants, {len(survivors)} survived")
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        CACHE.parent.mkdir(exist_ok=True)
+        part = CACHE.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(bench.cache))
+        part.replace(CACHE)
+    for mutant in sorted(survivors, key=lambda m: (m.path, m.line)):
+        print(shown(mutant), end="\n\n")
+    there = {(m.path, squeezed(m.before), squeezed(m.after)) for m in found}
+    stale = [key for key in allowed if key[0] in targets and key not in there and not asked.quick]
+    for file, before, _after in stale:
+        print(f"{file}: no mutant changes {before!r} that way: remove it from {EQUIVALENT.relative_to(ROOT)}")
+    print(f"{done} of {len(todo)} mutants tried: {len(survivors)} survived; {len(found) - len(todo)} known equivalent")
+    if interrupted:
+        print("interrupted; make mutants goes on from here")
+        return 130
+    return 1 if survivors or stale else 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        sys.exit(main())
