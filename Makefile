@@ -70,6 +70,9 @@ test: setup ## every test that needs no GPU; those of the oracle where it is ins
 mutants: setup ## change every line that judges, one at a time: some test must fail each time; about ten minutes on two cores
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py
 
+survival: setup ## kill a run before every one of its operations, and at 200 random times; about half an hour
+	@SURVIVAL_EVERY=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/gate/survival
+
 lint: setup ## style, formatting, types, import contracts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
