@@ -24,6 +24,7 @@ from gate.observe.rows import LegRow, RequestRow, Verdict
 from gate.observe.rundata import RunData
 from gate.plan import PlannedLeg
 from gate.report.model import Report
+from gate.selftest import arm_faults, refusals
 from gate.selftest.good_run import MS, Build
 from gate.workload import Prompt
 
@@ -81,6 +82,8 @@ def made(case: dict[str, Any]) -> tuple[RunData, RequestRow | None]:
 def break_it(run: RunData, fault: dict[str, Any]) -> RunData:
     """One [[fault]] applied to a run."""
     on, changes = fault["on"], fault.get("set", {}) | dict.fromkeys(fault.get("unset", ()))
+    if on in arm_faults.KINDS:
+        return arm_faults.break_it(run, fault)
     if on == "identity":
         return Build.alter_identity(run, fault["arm"], **changes)
     if on == "arm":
@@ -96,6 +99,8 @@ def break_it(run: RunData, fault: dict[str, Any]) -> RunData:
     for leg in legs:
         if on == "leg":
             run = Build.alter_leg(run, leg.leg_id, **changes)
+        elif on == "telemetry":
+            run = disturbed(run, leg.leg_id, fault)
         elif on == "lose" and "index" not in fault:
             run = Build.without_legs(run, leg.leg_id)
         else:
@@ -110,6 +115,16 @@ def break_requests(run: RunData, leg_id: str, fault: dict[str, Any], changes: di
         else:
             run = Build.alter_request(run, leg_id, row.index, **(changes | shifted(row, fault.get("shift_ms", {}))))
     return run
+
+
+def disturbed(run: RunData, leg_id: str, fault: dict[str, Any]) -> RunData:
+    """Samples of one name set to `value`, multiplied by `times`, or lost, between two shares of the leg."""
+    change: Callable[[float | None], float | None] | None = None
+    if "value" in fault:
+        change = lambda _value: float(fault["value"])  # noqa: E731
+    elif "times" in fault:
+        change = lambda value: None if value is None else value * fault["times"]  # noqa: E731
+    return Build.alter_telemetry(run, leg_id, fault["name"], change, fault.get("since", 0.0), fault.get("until", 1.0))
 
 
 def shifted(row: RequestRow, shift_ms: dict[str, float]) -> dict[str, int]:
@@ -136,7 +151,9 @@ def stream_row(run: RunData, stream: dict[str, Any]) -> tuple[RequestRow, Reques
         scheduled_ns=None,
         sent_ns=good.sent_ns,
         status=stream.get("status", 200),
-        chunks=tuple((good.sent_ns + int(ms * MS), text.encode()) for ms, text in stream["reads"]),
+        chunks=tuple(
+            (good.sent_ns + int(ms * MS), text.encode(stream.get("encoding", "utf-8"))) for ms, text in stream["reads"]
+        ),
         end_ns=good.sent_ns + int(max(ms for ms, _ in stream["reads"]) * MS) if stream["reads"] else None,
         error=stream.get("error"),
         content_type=stream.get("content_type", "text/event-stream"),
@@ -148,6 +165,8 @@ def stream_row(run: RunData, stream: dict[str, Any]) -> tuple[RequestRow, Reques
 
 def differences(case: dict[str, Any]) -> list[str]:
     """What the gate says otherwise than the case expects, a line each; empty when all is as expected."""
+    if refusals.kind(case) is not None:
+        return refusals.differences(case)
     run, row = made(case)
     report, expect = judge(run), case["expect"]
     void = sorted({c.concurrency for c in report.cells if c.verdict is Verdict.VOID})

@@ -18,6 +18,8 @@ from gate.observe.rundata import RunData
 from gate.plan import ArmPlan, OraclePin, Plan, PlannedLeg
 from gate.recipe import Recipe
 from gate.report.model import ClientCost
+from gate.selftest import good_telemetry
+from gate.selftest.good_telemetry import with_telemetry
 
 MS = 1_000_000
 GAP_NS = 1000
@@ -231,6 +233,7 @@ class Build:
     """Good runs and broken ones."""
 
     recipe = staticmethod(recipe)
+    alter_telemetry = staticmethod(good_telemetry.alter)
 
     @staticmethod
     def run(
@@ -252,7 +255,7 @@ class Build:
             legs.append(make_leg(planned, rows))
             requests += rows
             clock = legs[-1].end_ns + 100 * MS
-        return RunData(
+        made_run = RunData(
             plan=plan,
             run_id="run-1",
             host="box",
@@ -265,6 +268,7 @@ class Build:
             machine={"cpu": "Made-up 9000"},
             pins=(pins("start"), pins("end")),
         )
+        return with_telemetry(made_run)
 
     @staticmethod
     def leg_id(run: RunData, arm: Arm = "candidate", concurrency: int = 2, repetition: int = 1) -> str:

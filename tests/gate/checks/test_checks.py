@@ -11,7 +11,7 @@ import pytest
 from gate.checks import CHECKS, base, explains
 
 FOLDER = Path(base.__file__).parent
-NOT_CHECKS = {"__init__", "base", "evidence"}
+NOT_CHECKS = {"__init__", "base", "evidence", "readings"}
 
 
 @pytest.mark.parametrize("tables", [{}, {"protocol": {"repetitions": 1}}, {"protocol": {"repetitions": 4}}])
@@ -27,6 +27,7 @@ def test_every_file_is_in_the_list_once() -> None:
 
 
 TOKENS_TOO = {
+    "server-logged-error",
     "arms-are-one",
     "arms-not-as-planned",
     "oracle-not-pinned",
@@ -55,8 +56,16 @@ def test_which_faults_spare_the_tokens_and_which_are_consequences() -> None:
     assert {check.CODE for check in CHECKS if check.CONSEQUENCE} == {
         "buffered-stream",
         "client-saturated",
+        "clock-offset",
+        "clock-spread",
+        "clocks-unsampled",
+        "cold-first-requests",
         "delivered-concurrency",
+        "order-effect",
         "spread",
+        "telemetry-hole",
+        "temperature-unsettled",
+        "warmup-unsettled",
     }
 
 

@@ -1,0 +1,78 @@
+"""The server was still changing while it was measured.
+
+What it does
+    Voids a closed-loop leg over which TTFT, or the median ITL of a request, drifts from the first send to the last by
+    more than repetitions may differ, beyond doubt. A leg whose stream was buffered has neither to look at.
+Why
+    Clocks that ramp, caches that fill and allocators that grow make a leg's figure depend on its length, and its median
+    one of a state that nobody asked for. A small spread does not prove otherwise: it is the same drift each time.
+Deciding numbers
+    Least-squares slope over the requests' sends × (last send − first send) / mean. The end of its 99 % interval that is
+    nearer to zero, at most protocol.max_spread. Median ITL, since a neighbour's prefill lengthens a few gaps of a
+    request and not their median; queues of equal prompts scatter TTFT, which widens its interval.
+What to do
+    More warm-up at this concurrency (workload.warmup_per_stream); look at the latencies by send time in the report.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+
+from scipy import stats
+
+from gate.checks.base import void_leg
+from gate.checks.cold_first_requests import MEASURES, observable
+from gate.checks.evidence import Evidence
+from gate.observe.rows import Finding
+
+CODE = "warmup-unsettled"
+TIMING_ONLY = True
+CONSEQUENCE = True
+HINT = "more warm-up at this concurrency (workload.warmup_per_stream)"
+
+CONFIDENCE = 0.99
+"""A leg has two tests, a run tens of legs: at 95 % one good run in two would lose a leg to chance."""
+
+
+def drift(points: Sequence[tuple[float, float]]) -> float | None:
+    """Drift over the whole range of x as a share of the mean, signed; its end of the interval nearer to zero.
+
+    0 when the interval holds zero. None for fewer than three points, for points at one x, or a mean that is not
+    positive.
+    """
+    n = len(points)
+    if n < 3:
+        return None
+    xs, ys = zip(*points, strict=True)
+    mean_x, mean_y = sum(xs) / n, sum(ys) / n
+    sxx = sum((x - mean_x) ** 2 for x in xs)
+    if sxx <= 0 or mean_y <= 0:
+        return None
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sxx
+    residual = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
+    half = _critical(n - 2) * math.sqrt(residual / (n - 2) / sxx)
+    sure = math.copysign(max(0.0, abs(slope) - half), slope)
+    return float(sure * (max(xs) - min(xs)) / mean_y)
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    if evidence.plan.recipe.workload.arrival != "closed":
+        return  # a queue that builds up is the load's doing
+    limit = evidence.plan.recipe.protocol.max_spread
+    for leg in [leg for leg in evidence.legs if observable(leg)]:
+        for name, measure in MEASURES.items():
+            measured = [(request.sent_ns / 1e9, measure(request)) for request in leg.requests]
+            found = drift([(sent, value) for sent, value in measured if value is not None])
+            if found is not None and abs(found) > limit:
+                message = (
+                    f"{name} drifted by at least {100 * found:+.0f} % over the leg; "
+                    f"expected at most {100 * limit:.0f} % either way"
+                )
+                yield void_leg(CODE, leg, message, HINT, beyond=abs(found) / limit)
+
+
+@functools.cache
+def _critical(df: int) -> float:
+    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, df))

@@ -1,0 +1,93 @@
+"""cold-first-requests: what a server does on first use is not what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gate.checks.cold_first_requests import check, excess
+from gate.checks.evidence import Evidence
+
+
+def codes(findings: Any) -> set[tuple[str, str]]:
+    return {(f.code, f.leg_id) for f in findings if f.code == "cold-first-requests"}
+
+
+@pytest.mark.parametrize("what", ["ttft", "itl"])
+@pytest.mark.parametrize(("factor", "void"), [(1.149, False), (1.151, True)])
+def test_three_times_the_spread_is_the_limit(
+    build: Any, found: Any, stretch: Any, what: str, factor: float, void: bool
+) -> None:
+    run = build.run()
+    leg = build.leg_id(run, "oracle", 2, 1)
+    cold = stretch(run, leg, **{what: {0: factor, 1: factor}})
+    findings = found(cold, "cold-first-requests")
+    assert codes(findings) == ({("cold-first-requests", leg)} if void else set())
+    if void:
+        name = {"ttft": "TTFT", "itl": "median ITL"}[what]
+        assert f"{name} of the first 2 requests was 15 % above that of the later ones" in findings[0].message
+
+
+def test_one_fast_first_request_shows_that_the_server_was_warm(build: Any, found: Any, stretch: Any) -> None:
+    """The other one waited behind it: that is a queue."""
+    run = build.run()
+    assert codes(found(stretch(run, build.leg_id(run), ttft={1: 2.0}))) == set()
+
+
+def test_a_slow_later_request_is_not_cold(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run()
+    assert codes(found(stretch(run, build.leg_id(run), ttft={2: 2.0, 3: 2.0}))) == set()
+
+
+def test_the_recipe_says_what_spread_is(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run(protocol={"max_spread": 0.35})
+    assert codes(found(stretch(run, build.leg_id(run), ttft={0: 2.0, 1: 2.0}))) == set()
+
+
+def test_an_open_loop_has_no_first_wave(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run(workload={"arrival": "poisson", "rate_per_stream": 5.0})
+    assert codes(found(stretch(run, build.leg_id(run), ttft={0: 2.0, 1: 2.0}))) == set()
+
+
+def test_requests_are_taken_in_the_order_sent(build: Any, stretch: Any) -> None:
+    """The check alone: requests that change places overlap, which is another fault."""
+    run = build.run()
+    leg = build.leg_id(run)
+    late = stretch(run, leg, ttft={2: 2.0, 3: 2.0})
+    sends = {r.index: r.sent_ns for r in late.requests if r.leg_id == leg}
+    moved = tuple(
+        r.model_copy(
+            update={
+                key: getattr(r, key) + sends[3 - r.index] - r.sent_ns
+                for key in ("sent_ns", "first_token_ns", "last_token_ns", "end_ns")
+            }
+            | {"token_times_ns": tuple(t + sends[3 - r.index] - r.sent_ns for t in r.token_times_ns)}
+        )
+        if r.leg_id == leg
+        else r
+        for r in late.requests
+    )
+    assert codes(check(Evidence.of(dataclasses.replace(late, requests=moved)))) == {("cold-first-requests", leg)}
+
+
+def test_nothing_measured_is_no_excess() -> None:
+    assert excess([None, 2.0, 1.0], 2) == 1.0
+    assert excess([None, 1.0], 1) is None
+    assert excess([1.0], 1) is None
+    assert excess([1.0, 0.0], 1) is None
+
+
+def test_a_buffered_stream_has_no_latency_to_look_at(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    cold = stretch(run, leg, ttft={0: 2.0, 1: 2.0})
+    lumped = tuple(
+        r.model_copy(update={"token_times_ns": (r.last_token_ns,) * 8, "first_token_ns": r.last_token_ns})
+        if r.leg_id == leg
+        else r
+        for r in cold.requests
+    )
+    assert {f.code for f in found(dataclasses.replace(cold, requests=lumped))} >= {"buffered-stream"}
+    assert codes(found(dataclasses.replace(cold, requests=lumped))) == set()

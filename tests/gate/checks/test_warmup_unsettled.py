@@ -1,0 +1,76 @@
+"""warmup-unsettled: a leg's figure must not depend on its length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gate.checks.warmup_unsettled import drift
+
+LONG = {"workload": {"requests_per_stream": 8}}
+
+
+def drifting(per_request: float, scatter: float = 0.0) -> dict[int, float]:
+    """Factors of eight requests: each longer than the one before by a share of the first; ± scatter."""
+    return {k: 1 + per_request * k + scatter * (-1) ** k for k in range(8)}
+
+
+def unsettled(findings: Any) -> set[str]:
+    return {f.leg_id for f in findings if f.code == "warmup-unsettled"}
+
+
+@pytest.mark.parametrize("what", ["ttft", "itl"])
+@pytest.mark.parametrize("sign", [1, -1], ids=["slower", "faster"])
+def test_a_drift_beyond_the_spread_voids_the_leg(build: Any, found: Any, stretch: Any, what: str, sign: int) -> None:
+    """Seven steps of 0.6 % are below 5 % of the mean, of 0.9 % above."""
+    run = build.run(**LONG)
+    leg = build.leg_id(run, "oracle", 1, 1)
+    assert unsettled(found(stretch(run, leg, **{what: drifting(sign * 0.006)}))) == set()
+    findings = found(stretch(run, leg, **{what: drifting(sign * 0.009)}), "warmup-unsettled")
+    assert unsettled(findings) == {leg}
+    name, share = {"ttft": "TTFT", "itl": "median ITL"}[what], "+6 %" if sign > 0 else "-6 %"
+    assert f"{name} drifted by at least {share} over the leg; expected at most 5 %" in findings[0].message
+
+
+def test_scatter_is_no_drift(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run(**LONG)
+    leg = build.leg_id(run, "oracle", 1, 1)
+    assert unsettled(found(stretch(run, leg, drifting(0.01, 0.02)))) == set()
+    assert unsettled(found(stretch(run, leg, drifting(0.03, 0.02)))) == {leg}
+
+
+def test_the_recipe_says_what_spread_is(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run(**LONG, protocol={"max_spread": 0.35})
+    assert unsettled(found(stretch(run, build.leg_id(run, "oracle", 1, 1), drifting(0.04)))) == set()
+
+
+def test_a_queue_that_builds_up_is_no_warm_up(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run(workload={"requests_per_stream": 8, "arrival": "poisson", "rate_per_stream": 3.0})
+    assert unsettled(found(stretch(run, build.leg_id(run, "oracle", 1, 1), drifting(0.05)))) == set()
+
+
+def test_two_requests_have_no_slope(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run()
+    assert unsettled(found(stretch(run, build.leg_id(run, "oracle", 1, 1), drifting(0.9)))) == set()
+
+
+def test_drift_is_what_the_line_says() -> None:
+    assert drift([(0, 1.0), (1, 2.0), (2, 3.0)]) == pytest.approx(1.0)
+    assert drift([(0, 3.0), (1, 2.0), (2, 1.0)]) == pytest.approx(-1.0)
+    assert drift([(0, 1.0), (1, 1.0), (2, 1.0)]) == 0
+    assert drift([(0, 1.0), (1, 2.0), (2, 1.0)]) == 0
+    assert drift([(0, 1.0), (1, 2.0)]) is None
+    assert drift([(1, 1.0), (1, 2.0), (1, 3.0)]) is None
+    assert drift([(0, 0.0), (1, 0.0), (2, 0.0)]) is None
+
+
+def test_the_interval_is_that_of_least_squares() -> None:
+    """Against scipy's own regression."""
+    from scipy import stats
+
+    points = [(0.0, 1.0), (1.0, 1.4), (2.0, 1.7), (3.0, 2.2), (4.0, 2.4)]
+    xs, ys = zip(*points, strict=True)
+    fit = stats.linregress(xs, ys)
+    low = fit.slope - stats.t.ppf(0.995, 3) * fit.stderr
+    assert drift(points) == pytest.approx(low * 4 / (sum(ys) / 5))
