@@ -154,6 +154,38 @@ def show(
     print_table(stored(folder), folder, every)
 
 
+@app.command()
+def startup(
+    recipe: RecipeOption = None,
+    model: ModelOption = None,
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Drop the checkpoint from the page cache first, proven.")
+    ] = False,
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Read the checkpoint into the page cache first, proven.")
+    ] = False,
+    reps: RepsOption = None,
+    candidate: CandidateOption = None,
+    oracle: OracleOption = None,
+    coin: CoinOption = None,
+    port: PortOption = PORT,
+    out: OutOption = RESULTS,
+) -> None:
+    """Start both servers in turns and judge how long they take.
+
+    From the spawn to the port, to ready, to the first token; the exit code is the verdict on the last.
+    """
+    from gate.errors import UsageError
+    from gate.inputs import Asked
+    from gate.progress import Ui
+    from gate.startup.flow import run as run_startup
+
+    if cold and warm:
+        raise UsageError("--cold and --warm", expected="one of them, or neither: the page cache as it is found")
+    asked = Asked(recipe, model, None, reps, candidate, oracle, coin=coin, port=port)
+    raise typer.Exit(run_startup(asked, "cold" if cold else "warm" if warm else None, out, Ui()))
+
+
 @app.command("list")
 def list_runs(out: OutOption = RESULTS) -> None:
     """The runs under a results folder, oldest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gate.observe.rows import Finding
-from gate.units import duration
+from gate.units import duration, gib
 
 ARM_DIED = "died"
 ARM_ANSWERS_NOTHING = "answered no request"
@@ -28,6 +28,10 @@ def planned(plan_id: str, legs: int, first: str) -> str:
 
 def leg(order: int, of: int, arm: str, concurrency: int, repetition: int) -> str:
     return f"leg {order + 1}/{of}: {arm} c{concurrency} r{repetition}"
+
+
+def start_of(order: int, of: int, arm: str, cache: str, resident_bytes: int) -> str:
+    return f"start {order + 1}/{of}: {arm}, checkpoint {cache}, {gib(resident_bytes)} of it in the page cache"
 
 
 def leg_failed(leg_id: str, failed: int, requests: int, first: str) -> str:

@@ -36,15 +36,17 @@ class Pair:
         say: Callable[[str], None],
         locks: tuple[int, ...] = (),
         note_start: Callable[[StartRow], None] = lambda _row: None,
+        on_ready: Callable[[Arm, Server], None] = lambda _arm, _server: None,
     ) -> None:
         """locks: descriptors of the devices' locks, held on by the watcher until no server of a killed gate lives.
-        note_start: told of each start of a server, ready or not in use yet.
+        note_start: told of each start of a server. on_ready: called before anything else is asked of it.
         """
         GUARD.keep = locks
         self._plan = plan
         self._logs = logs
         self._say = say
         self._note_start = note_start
+        self._on_ready = on_ready
         self._available_before: dict[Arm, int] = {}
         self._servers: dict[Arm, Server] = {}
         self._block: dict[Arm, int] = {}
@@ -134,6 +136,7 @@ class Pair:
         began = time.monotonic()
         server = start(plan, self._logs / f"{arm}.log", self._plan.recipe.protocol.ready_timeout_s)
         self._servers[arm] = server
+        self._on_ready(arm, server)
         if plan.argv is not None:
             starts.note(self._logs, plan, time.monotonic() - began)
         if isinstance(server, ServerProcess):

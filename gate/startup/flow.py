@@ -1,0 +1,117 @@
+"""0 `gate startup`: start each arm a few times, in turns, and judge how long it takes to the first token."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gate import messages
+from gate.arm import Server
+from gate.arm.pair import Pair
+from gate.client import drive, openai
+from gate.errors import UsageError
+from gate.inputs import Asked, plan_for
+from gate.lock import Lock, hold
+from gate.observe import pagecache
+from gate.observe.machine import host, machine
+from gate.observe.pagecache import Residency
+from gate.observe.rows import Arm, CacheState, Finding, RequestRow, StartRow
+from gate.observe.server import served_model
+from gate.observe.store import Store
+from gate.plan import Plan, PlannedLeg, leg_prompts
+from gate.preflight import preflight
+from gate.progress import Ui
+from gate.startup import report
+from gate.startup.judge import judge
+from gate.startup.record import StartupPlan
+
+OUTPUT_TOKENS = 1
+FOLDER = "startup"
+
+
+def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
+    """
+    Returns the exit code, which is the verdict.
+
+    wanted: cold or warm, of the checkpoint's files before each spawn; None leaves the page cache as it is found.
+    Raises GateError for what keeps it from starting, and ArmError for a server that does not get ready.
+    """
+    plan = plan_for(dataclasses.replace(asked, residency="alternate", concurrency="1"))
+    for arm in (plan.candidate, plan.oracle):
+        if arm.argv is None:
+            raise UsageError(
+                f"the {arm.arm} is an attached URL", hint="name a command that starts it, ending in {port}"
+            )
+    ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
+    with hold(plan.recipe) as lock:
+        findings = preflight(plan, out)
+        started = datetime.now(UTC)
+        name = f"{started:%Y%m%dT%H%M%SZ}-{plan.recipe.name}-{wanted or 'as-found'}"
+        place = Store(out / host() / FOLDER / name)
+        place.logs.mkdir(parents=True)
+        about = StartupPlan(
+            name=name,
+            host=host(),
+            started_at=started.isoformat(timespec="seconds"),
+            machine=machine(),
+            wanted_cache=wanted,
+            plan=plan,
+            findings=findings,
+        )
+        place.write_text("startup-plan.json", about.model_dump_json(indent=1) + "\n")
+        rows = measure(plan, wanted, place, lock, ui)
+    return conclude(about, rows, findings, place)
+
+
+def measure(plan: Plan, wanted: CacheState | None, place: Store, lock: Lock, ui: Ui) -> tuple[StartRow, ...]:
+    """One start for each planned leg, its record on disk before the next."""
+    rows: list[StartRow] = []
+    seen: list[StartRow] = []
+    answers: list[RequestRow] = []
+    with Pair(
+        plan,
+        place.logs,
+        ui.say,
+        lock.descriptors(),
+        note_start=seen.append,
+        on_ready=lambda arm, server: answers.append(_first_answer(plan, arm, server)),
+    ) as pair:
+        for leg in plan.legs:
+            pair.stop_all()
+            held = _prepare(plan, leg, wanted)
+            ui.say(messages.start_of(leg.order, len(plan.legs), leg.arm, held.state, held.resident_bytes))
+            pair.ready(leg)
+            told = {"first_token_ns": answers[-1].first_token_ns, "error": answers[-1].error, "wanted_cache": wanted}
+            rows.append(seen[-1].model_copy(update=told))
+            place.write_rows("starts", StartRow, rows)
+    return tuple(rows)
+
+
+def conclude(about: StartupPlan, rows: tuple[StartRow, ...], findings: tuple[Finding, ...], place: Store) -> int:
+    made = judge(about, rows, findings)
+    place.write_text("startup.json", made.model_dump_json(indent=1) + "\n")
+    place.write_text("startup.md", report.markdown(made))
+    report.show(made, place.folder)
+    return made.exit_code
+
+
+def _prepare(plan: Plan, leg: PlannedLeg, wanted: CacheState | None) -> Residency:
+    files = pagecache.files_of(Path(plan.arm(leg.arm).checkpoint))
+    change = {"cold": pagecache.drop, "warm": pagecache.read_in}.get(wanted or "", pagecache.residency)
+    return change(files)
+
+
+def _first_answer(plan: Plan, arm: Arm, server: Server) -> RequestRow:
+    """One request with a prompt of the recipe's length, at once; the same prompt for both arms."""
+    leg, planned = next(leg for leg in plan.legs if leg.arm == arm), plan.arm(arm).model
+    spec = drive.LoadSpec(
+        url=server.url,
+        model=planned or served_model(server.url, planned),
+        prompts=leg_prompts(plan, leg, "timed")[:1],
+        output_tokens=OUTPUT_TOKENS,
+        concurrency=1,
+        timeout_s=plan.recipe.protocol.request_timeout_s,
+    )
+    (row,) = openai.to_rows(drive.run_leg(spec), spec, leg)
+    return row

@@ -1,0 +1,118 @@
+"""`gate startup` with scripted servers: starts in turns, page cache proven, records on disk, nothing left running."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gate.errors import ArmError, UsageError
+from gate.inputs import Asked
+from gate.observe import pagecache, parquet
+from gate.observe.rows import CacheState, StartRow, Verdict
+from gate.progress import Ui
+from gate.startup import flow
+from gate.startup.record import StartupReport
+from tests.ports import free_port
+
+RECIPE = """
+schema_version = 1
+name = "fakes"
+gpu = false
+[checkpoint]
+path = "{checkpoint}"
+[workload]
+prompt_tokens = 12
+output_tokens = 6
+[protocol]
+concurrency = [1]
+repetitions = 2
+ready_timeout_s = 60
+request_timeout_s = 30
+[oracle]
+platform = "cpu"
+"""
+
+
+def fake(preset: str = "instant") -> str:
+    return f"{sys.executable} -m gate.arm.fake --port {{port}} --preset {preset}"
+
+
+@pytest.fixture
+def run(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("GATE_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(flow, "preflight", lambda _plan, _out: ())
+    recipe = tmp_path / "fakes.toml"
+    recipe.write_text(RECIPE.format(checkpoint=tiny_checkpoint), encoding="utf-8")
+
+    def run_it(wanted: CacheState | None, candidate: str = fake(), oracle: str = fake()) -> tuple[int, Path]:
+        asked = Asked(recipe=str(recipe), candidate=candidate, oracle=oracle, coin="candidate", port=free_port())
+        code = flow.run(asked, wanted, tmp_path / "out", Ui())
+        return code, next((tmp_path / "out").glob("*/startup/*"))
+
+    return run_it
+
+
+def evictable(folder: Path) -> bool:
+    return pagecache.filesystem(folder.resolve()) not in pagecache.CACHES_OF_THEIR_OWN
+
+
+def test_warm_starts_in_turns_each_with_a_first_token(run: Any, tiny_checkpoint: Path) -> None:
+    if not evictable(tiny_checkpoint):
+        pytest.skip(f"{tiny_checkpoint} is on a file system with a cache of its own")
+    code, folder = run("warm")
+    rows = parquet.read(StartRow, folder / "starts.parquet")
+    assert [(row.arm, row.repetition) for row in rows] == [
+        ("candidate", 0),
+        ("oracle", 0),
+        ("oracle", 1),
+        ("candidate", 1),
+    ]
+    for row in rows:
+        assert row.port_open_ns is not None
+        assert row.ready_ns is not None
+        assert row.first_token_ns is not None
+        assert row.spawn_ns < row.port_open_ns <= row.ready_ns < row.first_token_ns
+        assert (row.page_cache, row.wanted_cache, row.error) == ("warm", "warm", None)
+    assert len({row.start_id for row in rows}) == 4
+    made = StartupReport.model_validate_json((folder / "startup.json").read_bytes())
+    assert made.starts == rows
+    assert made.exit_code == code
+    assert "checkpoint warm" in (folder / "startup.md").read_text()
+
+
+def test_cold_starts_are_cold(run: Any, tiny_checkpoint: Path) -> None:
+    if not evictable(tiny_checkpoint):
+        pytest.skip(f"{tiny_checkpoint} is on a file system with a cache of its own")
+    _, folder = run("cold")
+    rows = parquet.read(StartRow, folder / "starts.parquet")
+    assert {(row.page_cache, row.checkpoint_resident_bytes) for row in rows} == {("cold", 0)}
+
+
+def test_cold_that_cannot_be_proven_is_void(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow.pagecache, "drop", flow.pagecache.read_in)
+    code, folder = run("cold")
+    made = StartupReport.model_validate_json((folder / "startup.json").read_bytes())
+    assert (made.verdict, code) == (Verdict.VOID, 3)
+    assert {value for cell in made.cells for value in (*cell.candidate_values, *cell.oracle_values)} == {None}
+
+
+def test_a_first_request_that_is_refused_voids(run: Any) -> None:
+    code, folder = run(None, candidate=fake("http-500"))
+    assert code == 3
+    made = StartupReport.model_validate_json((folder / "startup.json").read_bytes())
+    assert {finding.arm for finding in made.findings} == {"candidate"}
+
+
+def test_a_server_that_dies_at_start_ends_it_and_the_starts_before_stay(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArmError, match="died at start"):
+        run(None, oracle=f"{sys.executable} -c raise(SystemExit(3)) {{port}}")
+    (folder,) = (tmp_path / "out").glob("*/startup/*")
+    assert [row.arm for row in parquet.read(StartRow, folder / "starts.parquet")] == ["candidate"]
+
+
+def test_a_url_has_no_start(run: Any) -> None:
+    with pytest.raises(UsageError, match="is an attached URL"):
+        run(None, candidate="http://127.0.0.1:9")
