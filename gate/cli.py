@@ -124,20 +124,101 @@ def resume(name: RunArgument = None, out: OutOption = RESULTS) -> None:
     from gate.progress import Ui
     from gate.run import resume as resume_gate
     from gate.runs import find
+    from gate.tokenrun import flow, folder
 
-    raise typer.Exit(resume_gate(find(name, out), Ui()))
+    found = find(name, out)
+    raise typer.Exit((flow.resume if folder.is_token_run(found) else resume_gate)(found, Ui()))
 
 
 @app.command()
 def report(name: RunArgument = None, out: OutOption = RESULTS) -> None:
-    """Derive a run's report again.
+    """Derive a run's report again, or a profile's.
 
     From its raw records; the exit code is the verdict.
     """
-    from gate.conclude import conclude
-    from gate.runs import find
+    from gate.profile.flow import again
+    from gate.profile.store import find as find_profile
 
-    raise typer.Exit(conclude(find(name, out)).exit_code)
+    if name is not None and find_profile(name, out) is not None:
+        raise typer.Exit(again(name, None, out))
+    from gate import conclude
+    from gate.runs import find
+    from gate.tokenrun import folder, show
+
+    found = find(name, out)
+    derived = show.conclude(found) if folder.is_token_run(found) else conclude.conclude(found)
+    raise typer.Exit(derived.exit_code)
+
+
+@app.command()
+def tokens(
+    recipe: RecipeOption = None,
+    model: ModelOption = None,
+    conc: ConcOption = None,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of each load by the oracle.")] = 3,
+    candidate: CandidateOption = None,
+    oracle: OracleOption = None,
+    residency: ResidencyOption = None,
+    seed: SeedOption = None,
+    port: PortOption = PORT,
+    out: OutOption = RESULTS,
+) -> None:
+    """Judge greedy tokens alone, without timing.
+
+    At every level, with long answers and with requests that come, go and are cancelled; two seeds. The oracle answers
+    several times and judges every position that differs; the exit code is the verdict.
+    """
+    from gate.inputs import Asked
+    from gate.progress import Ui
+    from gate.tokenrun.flow import run as run_tokens
+
+    asked = Asked(recipe, model, conc, None, candidate, oracle, residency, seed, "candidate", port)
+    raise typer.Exit(run_tokens(asked, repeats, out, Ui()))
+
+
+@app.command()
+def profile(
+    name: Annotated[str | None, typer.Argument(help="A recorded profile: shown anew from its records.")] = None,
+    recipe: RecipeOption = None,
+    model: ModelOption = None,
+    conc: Annotated[str | None, typer.Option("--conc", help="The one batch size of every step; 1 if left out.")] = None,
+    candidate: CandidateOption = None,
+    oracle: OracleOption = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="nsys or cupti; left out, nsys where it is installed.")
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option("--prompt-tokens", min=1, help="Of each prompt; left out, the recipe's.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, max=100, help="Batches of requests in a window.")] = 1,
+    roof: Annotated[
+        float | None, typer.Option("--roof", min=1.0, help="Memory roof in GB/s; left out, known devices'.")
+    ] = None,
+    control: Annotated[
+        bool, typer.Option("--control/--no-control", help="Profile the first arm again at the end: the drift.")
+    ] = True,
+    diff: Annotated[
+        str | None, typer.Option("--diff", help="Another profile to compare NAME's candidate with.")
+    ] = None,
+    seed: SeedOption = None,
+    coin: CoinOption = None,
+    port: PortOption = PORT,
+    out: OutOption = RESULTS,
+) -> None:
+    """Where the milliseconds of a decode step go, on both arms.
+
+    Traces 8 and 136 output tokens and divides the difference by 128 steps; splits the arms' delta into levers. Exit
+    code 0: every lever is proven or below the drift; 2: something is unproven; 3: refused.
+    """
+    from gate.inputs import Asked
+    from gate.profile.flow import ProfileAsked, again
+    from gate.profile.flow import profile as run_profile
+    from gate.progress import Ui
+
+    if name is not None or diff is not None:
+        raise typer.Exit(again(name, diff, out))
+    asked = Asked(recipe, model, conc, None, candidate, oracle, None, seed, coin, port)
+    raise typer.Exit(run_profile(asked, ProfileAsked(backend, prompt_tokens, rounds, roof, control), out, Ui()))
 
 
 @app.command()
@@ -147,11 +228,15 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Every cell, not only the primary ones.")] = False,
 ) -> None:
     """Print a run's table as it was reported."""
-    from gate.conclude import print_table, stored
+    from gate import conclude
     from gate.runs import find
+    from gate.tokenrun import folder, show
 
-    folder = find(name, out)
-    print_table(stored(folder), folder, every)
+    found = find(name, out)
+    if folder.is_token_run(found):
+        show.print_report(show.stored(found), found)
+    else:
+        conclude.print_table(conclude.stored(found), found, every)
 
 
 @app.command()
@@ -186,6 +271,26 @@ def startup(
     raise typer.Exit(run_startup(asked, "cold" if cold else "warm" if warm else None, out, Ui()))
 
 
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="Run id, its beginning, or a folder: what was.")],
+    second: Annotated[str, typer.Argument(help="The same: what is.")],
+    out: OutOption = RESULTS,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Set two runs side by side, absolute figures included.
+
+    The exit code: 0 no loss, 1 a primary axis lost beyond the band, 2 not decidable, 3 nothing to compare.
+    """
+    from gate.compare.comparison import compare as compare_runs
+    from gate.compare.show import render
+    from gate.runs import find
+
+    found = compare_runs(find(first, out), find(second, out))
+    typer.echo(found.model_dump_json(indent=1) if as_json else render(found), nl=as_json)
+    raise typer.Exit(found.exit_code)
+
+
 @app.command("list")
 def list_runs(out: OutOption = RESULTS) -> None:
     """The runs under a results folder, oldest first."""
@@ -204,6 +309,32 @@ def doctor() -> None:
     from gate.doctor import examine
 
     raise typer.Exit(examine())
+
+
+@app.command()
+def calibrate(
+    recipe: RecipeOption = None,
+    model: ModelOption = None,
+    conc: ConcOption = None,
+    reps: RepsOption = None,
+    gates: Annotated[int, typer.Option(help="Complete A/A gates to have; those that are there count.")] = 8,
+    arm: Annotated[str, typer.Option(help="Which arm runs against itself: oracle or candidate.")] = "oracle",
+    candidate: CandidateOption = None,
+    oracle: OracleOption = None,
+    residency: ResidencyOption = None,
+    port: PortOption = PORT,
+    out: OutOption = RESULTS,
+) -> None:
+    """Measure the noise of this host: A/A gates.
+
+    Runs an arm against itself until there are enough gates, then writes the host's band: later runs are judged by it.
+    """
+    from gate.calibration.calibrate import calibrate as calibrate_host
+    from gate.inputs import Asked, arm_for
+    from gate.progress import Ui
+
+    asked = Asked(recipe, model, conc, reps, candidate, oracle, residency, port=port)
+    raise typer.Exit(calibrate_host(asked, arm_for("--arm", arm), gates, out, Ui()))
 
 
 @app.command("calibrate-client")

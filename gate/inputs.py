@@ -37,6 +37,8 @@ class Asked:
     coin: str | None = None
     port: int = DEFAULT_PORT
     """The candidate's; the oracle gets the next one."""
+    both: Arm | None = None
+    """An A/A run: both arms are this one of the recipe, with its arguments and environment."""
 
 
 def declared(asked: Asked) -> Recipe:
@@ -64,6 +66,7 @@ def recipe_for(asked: Asked) -> Recipe:
         candidate=asked.candidate,
         oracle=asked.oracle,
         seed=asked.seed,
+        both=asked.both,
     )
     for name in recipe.protocol.primary:
         if name not in AXIS_NAMES:
@@ -99,12 +102,14 @@ def levels(text: str) -> tuple[int, ...]:
 
 def coin_for(asked: str | None) -> Arm:
     """The arm that opens: tossed, unless it is given to repeat an order."""
-    if asked is None:
-        return secrets.choice(ARMS)
+    return secrets.choice(ARMS) if asked is None else arm_for("--coin", asked)
+
+
+def arm_for(option: str, asked: str) -> Arm:
     for arm in ARMS:
         if asked == arm:
             return arm
-    raise UsageError(f"--coin {asked!r}", expected=" or ".join(ARMS))
+    raise UsageError(f"{option} {asked!r}", expected=" or ".join(ARMS))
 
 
 def from_here(arm: ArmPlan) -> ArmPlan:
@@ -137,7 +142,7 @@ def plan_for(asked: Asked) -> Plan:
     def arm_plan(arm: Arm, port: int) -> ArmPlan:
         table = recipe.candidate if arm == "candidate" else recipe.oracle
         # vLLM as candidate is an A/A run: it needs the copy that its platform can run, as the oracle does.
-        folder = copy if arm == "oracle" or table.kind == "vllm" else shipped
+        folder = copy if (asked.both or arm) == "oracle" or table.kind == "vllm" else shipped
         seat = Seat(
             arm=arm,
             port=port,

@@ -251,10 +251,12 @@ def override(
     candidate: str | None = None,
     oracle: str | None = None,
     seed: int | None = None,
+    both: Literal["candidate", "oracle"] | None = None,
 ) -> Recipe:
     """The recipe with the command line's choices in it, validated again; None leaves a value as it is.
 
     Another candidate or oracle starts without the recipe's extra arguments, which were meant for the recipe's own.
+    both: the other arm becomes this one, with all of its own.
     """
     data = recipe.model_dump()
     changes: list[tuple[str, str, Any]] = [
@@ -271,6 +273,9 @@ def override(
         if key == "kind" and data[table]["kind"] != value:
             data[table] |= {"args": (), "env": {}}
         data[table][key] = value
+    if both is not None:
+        other = "oracle" if both == "candidate" else "candidate"
+        data[other] |= {key: data[both][key] for key in ("kind", "args", "env")}
     return parse(data, "command line")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gate.compare import show
 from gate.observe.rows import Verdict
 from gate.report import plots, table, tokens
 from gate.report.model import ArmSummary, Cell, Report
@@ -26,6 +27,7 @@ def render(report: Report) -> str:
         *table.footnotes(report.cells),
         *(f"![{plots.CAPTIONS[name]}]({name})" for name in plots.drawn(report)),
         *plots.missing(report),
+        *_regression(report),
         "## Tokens",
         _tokens(report),
         *_own(report),
@@ -62,6 +64,7 @@ def _summary(report: Report) -> str:
         ("oracle", _arm(report.oracle)),
         ("cells", table.counts_text(report)),
         ("tokens", f"{table.token_text(report.tokens)}, {table.token_verdict_text(report.tokens)}"),
+        ("noise", table.noise_text(report)),
         ("client", table.client_text(report)),
         *((label, told) for label, told in servers if told is not None),
         *(("note", _text(note)) for note in report.notes),
@@ -93,6 +96,15 @@ def _primary(report: Report) -> str:
         for concurrency in report.concurrencies
     ]
     return _rows(head, rows, right=(0,))
+
+
+def _regression(report: Report) -> list[str]:
+    if report.regression is None:
+        return []
+    strong = "**" if report.regression.verdict == "loss" else ""
+    told = [f"{strong}{_text(line)}{strong}" for line in show.lines(report.regression)]
+    rows = [tuple(map(_text, show.row(cell))) for cell in report.regression.cells]
+    return ["## Regression", *told, _rows(show.HEAD, rows, right=(0,))]
 
 
 def _tokens(report: Report) -> str:

@@ -196,6 +196,13 @@ def token_verdict_text(tokens: Sequence[TokenCell]) -> str:
     return worst.value if worst is Verdict.PASS or not where else f"{worst} at {where}"
 
 
+def noise_text(report: Report) -> str:
+    """Whose noise the intervals rest on; a part of the prior may be assumed all the same, which does not bind."""
+    if report.band is None:
+        return "prior assumed"
+    return f"prior of band {report.band.band_id[:12]}, {_many(report.band.gates, 'A/A gate')} of this host"
+
+
 def capacity_text(report: Report) -> str | None:
     """KV capacity of both arms; None where neither says."""
     arms = (("candidate", report.candidate), ("oracle", report.oracle))

@@ -9,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from gate.compare import show
 from gate.observe.rows import Verdict
 from gate.report import table, tokens
 from gate.report.model import Cell, Report
@@ -65,10 +66,12 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
         *(_line("oracle", text) for text in (tokens.own_text(report.tokens),) if text is not None),
         *(_line("", note) for note in table.footnotes((), report.tokens)),
         _line("cells", table.counts_text(report)),
+        _line("noise", table.noise_text(report)),
         _line("client", table.client_text(report)),
     ]
     parts += [_line(label, told) for label, told in _servers(report) if told is not None]
     parts += [_line("note", note) for note in report.notes]
+    parts += _regression(report)
     parts += [_line("indicative", reason) for reason in report.not_binding_because]
     for why in table.reasons(report):
         parts.append(_line(why.code, f"{why.where()}: {why.message}; {why.hint}"))
@@ -79,6 +82,14 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
 
 def _servers(report: Report) -> tuple[tuple[str, str | None], ...]:
     return (("KV cache", table.capacity_text(report)), ("start-up", table.start_text(report)))
+
+
+def _regression(report: Report) -> list[Table]:
+    found = report.regression
+    if found is None:
+        return []
+    loud = Text(show.WORDS[found.verdict], STYLES[Verdict.FAIL]) if found.verdict == "loss" else None
+    return [_line("regression", told, None if k else loud) for k, told in enumerate(show.lines(found))]
 
 
 def _arm(name: str, version: str | None) -> str:

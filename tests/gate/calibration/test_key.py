@@ -1,0 +1,103 @@
+"""What a history is valid for, and what makes two arms the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gate.calibration import key
+from gate.plan import ArmPlan, Plan
+
+MACHINE = {"cpu": "Made-up 9000", "kernel": "6.1", "gpu_driver": "570.1", "gpu0": "H200, 139 GiB", "boot_id": "b1"}
+
+
+def equal_arms(build: Any, **oracle: Any) -> Plan:
+    plan: Plan = build.run().plan
+    ours = plan.oracle.model_copy(
+        update={"arm": "candidate", "url": "http://127.0.0.1:8000", "argv": ("serve", "--port", "8000", "--x=8000")}
+    )
+    theirs = plan.oracle.model_copy(
+        update={"url": "http://127.0.0.1:8001", "argv": ("serve", "--port", "8001", "--x=8001")} | oracle
+    )
+    return plan.model_copy(update={"candidate": ours, "oracle": theirs})
+
+
+def made(plan: Plan, machine: dict[str, str] = MACHINE, version: str | None = "1.0") -> key.BandKey:
+    return key.key_of(plan, "box", machine, version)
+
+
+def test_arms_that_differ_by_their_ports_alone_are_equal(build: Any) -> None:
+    assert key.is_aa(equal_arms(build))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"argv": ("serve", "--port", "8001", "--x=8001", "--enforce-eager")},
+        {"argv": None},
+        {"kind": "engine"},
+        {"checkpoint_digest": "d2"},
+        {"env": {"PATH": "/usr/bin", "OMP_NUM_THREADS": "1"}},
+    ],
+)
+def test_anything_else_makes_them_two(build: Any, changes: Any) -> None:
+    assert not key.is_aa(equal_arms(build, **changes))
+
+
+def test_two_urls_are_nobodys_equals(build: Any) -> None:
+    plan = equal_arms(build, argv=None)
+    assert not key.is_aa(plan.model_copy(update={"candidate": plan.candidate.model_copy(update={"argv": None})}))
+
+
+def test_a_port_inside_a_word_is_no_port() -> None:
+    arm = ArmPlan(
+        arm="oracle",
+        kind="command",
+        argv=("serve-8001", "8001", "--bind=0.0.0.0:8001", "--tokens=18001"),
+        env={},
+        url="http://127.0.0.1:8001",
+        model="",
+        checkpoint="c",
+        checkpoint_digest=None,
+    )
+    assert key.portless(arm) == ("serve-8001", "{port}", "--bind=0.0.0.0:{port}", "--tokens=18001")
+
+
+def test_who_started_it_and_when_do_not_matter(build: Any) -> None:
+    plan = equal_arms(build)
+    elsewhere = plan.oracle.model_copy(update={"env": {"PATH": "/opt/bin", "HOME": "/home/somebody"}})
+    later = plan.model_copy(update={"oracle": elsewhere, "seed": 7, "coin": "oracle"})
+    assert key.differences(made(plan), made(later, {**MACHINE, "boot_id": "b2", "memory": "1 GiB"})) == ()
+
+
+def test_the_version_is_compared_once_it_is_known(build: Any) -> None:
+    plan = equal_arms(build)
+    assert key.differences(made(plan), made(plan, version=None)) == ()
+    assert key.differences(made(plan), made(plan, version="1.1")) == ("oracle_version is 1.1 here, 1.0 in the band",)
+    assert key.digest(made(plan)) == key.digest(made(plan, version=None))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("gpu_driver", "580.2", "gpu_driver is 580.2 here, 570.1 in the band"),
+        ("gpu0", "H100, 79 GiB", "gpu0 is H100, 79 GiB here, H200, 139 GiB in the band"),
+        ("gpu1", "H200", "gpu1 is H200 here, – in the band"),
+        ("kernel", "6.2", "kernel is 6.2 here, 6.1 in the band"),
+    ],
+)
+def test_a_changed_machine_is_named(build: Any, name: str, value: str, said: str) -> None:
+    plan = equal_arms(build)
+    assert key.differences(made(plan), made(plan, {**MACHINE, name: value})) == (said,)
+
+
+def test_a_changed_workload_or_command_line_is_named(build: Any) -> None:
+    plan = equal_arms(build)
+    other = equal_arms(build, argv=("serve", "--port", "8001", "--x=8001", "-y"))
+    assert key.differences(made(plan), made(other)) == (
+        "oracle_argv is serve --port {port} --x={port} -y here, serve --port {port} --x={port} in the band",
+    )
+    workload = plan.recipe.workload.model_copy(update={"prompt_tokens": 99})
+    longer = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"workload": workload})})
+    assert key.differences(made(plan), made(longer)) == ("workload.prompt_tokens is 99 here, 16 in the band",)
