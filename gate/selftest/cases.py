@@ -81,7 +81,8 @@ def made(case: dict[str, Any]) -> tuple[RunData, RequestRow | None]:
 
 def break_it(run: RunData, fault: dict[str, Any]) -> RunData:
     """One [[fault]] applied to a run."""
-    on, changes = fault["on"], fault.get("set", {}) | dict.fromkeys(fault.get("unset", ()))
+    on, given = fault["on"], fault.get("set", {}) | dict.fromkeys(fault.get("unset", ()))
+    changes = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     if on in arm_faults.KINDS:
         return arm_faults.break_it(run, fault)
     if on == "identity":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,37 @@ import pytest
 from gate.judge import judge
 from gate.observe.rows import Verdict
 from gate.report import html, jsonfile, markdown, plots, terminal
+from gate.selftest import refusals
 from gate.selftest.cases import FOLDER, differences, folders, load
 
 CASES = folders()
-KEYS = {"title", "source", "good", "recipe", "fault", "stream", "expect"}
+KINDS = {"fault", "stream", *refusals.KINDS}
+KEYS = {"title", "source", "class", "acceptance", "good", "recipe", "expect", *KINDS}
+CLASSES = {
+    "pins",
+    "denominator",
+    "build",
+    "records",
+    "request-set",
+    "first-token",
+    "token-accounting",
+    "input-length",
+    "failures",
+    "tokens",
+    "correctness",
+    "contention",
+    "clocks",
+    "machine",
+    "memory",
+    "caches",
+    "load",
+    "statistics",
+    "verdict",
+    "bookkeeping",
+}
+ELSEWHERE = tomllib.loads((FOLDER / "elsewhere.toml").read_text(encoding="utf-8"))["fault"]
+RECORDED, PUBLIC, ACCEPTANCE = 60, 30, 20
+"""Least numbers of folders by origin; and the acceptance cases, each with the smallest input that was agreed on."""
 
 
 @pytest.mark.parametrize("folder", CASES, ids=lambda path: path.name)
@@ -25,9 +54,10 @@ def test_case(folder: Path) -> None:
 def test_a_case_is_written_as_the_readme_says(folder: Path) -> None:
     case = load(folder)
     assert set(case) <= KEYS
-    assert {"title", "source", "expect"} <= set(case)
+    assert {"title", "source", "class", "expect"} <= set(case)
     assert case["source"] == "recorded" or case["source"].startswith("https://")
-    assert ("fault" in case) != ("stream" in case)
+    assert case["class"] in CLASSES
+    assert len(KINDS & set(case)) == 1
 
 
 def test_no_ratio_of_a_void_run_reaches_a_page(build: Any) -> None:
@@ -45,4 +75,26 @@ def test_no_ratio_of_a_void_run_reaches_a_page(build: Any) -> None:
 def test_there_are_as_many_cases_as_folders() -> None:
     folders_there = {path for path in FOLDER.iterdir() if path.is_dir()}
     assert set(CASES) == folders_there
-    assert len(CASES) >= 50
+    sources = [load(folder)["source"] for folder in CASES]
+    assert sources.count("recorded") >= RECORDED
+    assert len(sources) - sources.count("recorded") >= PUBLIC
+
+
+def test_no_two_cases_are_one() -> None:
+    """The same input twice under two names is one case."""
+    inputs = [{key: load(folder)[key] for key in KINDS | {"recipe", "good"} if key in load(folder)} for folder in CASES]
+    assert len({repr(sorted(one.items())) for one in inputs}) == len(inputs)
+
+
+@pytest.mark.parametrize("number", range(1, ACCEPTANCE + 1))
+def test_every_acceptance_case_is_there(number: int) -> None:
+    assert number in {entry.get("acceptance") for entry in (*map(load, CASES), *ELSEWHERE)}
+
+
+@pytest.mark.parametrize("entry", ELSEWHERE, ids=lambda entry: entry["test"].partition("::")[2])
+def test_what_is_shown_elsewhere_is_shown_there(entry: dict[str, Any]) -> None:
+    assert set(entry) - {"acceptance"} == {"title", "source", "class", "test", "shown"}
+    assert entry["class"] in CLASSES
+    path, _, name = entry["test"].partition("::")
+    tree = ast.parse((FOLDER.parents[1] / path).read_text(encoding="utf-8"))
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
