@@ -12,7 +12,7 @@ from gate.calibration.fit import fit
 from gate.calibration.record import BandKey, BandRecord
 from gate.calibration.table import text
 from gate.errors import INTERRUPTED, PASS, PreconditionError, UsageError
-from gate.inputs import Asked, plan_for
+from gate.inputs import Asked, plan_for, recipe_for
 from gate.judge import judge
 from gate.observe.machine import host, machine
 from gate.observe.rows import Arm
@@ -29,19 +29,15 @@ def calibrate(asked: Asked, arm: Arm, gates: int, out: Path, ui: Ui) -> int:
     An unfinished one is gone on with first. Returns 0, or 130 when interrupted: the same command goes on then.
 
     Raises:
-        UsageError: fewer than two gates, or a server that the gate cannot start twice.
+        UsageError: fewer than two gates, or an attached server, which the gate cannot start twice.
         GateError: whatever keeps a run from starting.
     """
     if gates < FEWEST:
         raise UsageError(f"--gates {gates}", expected=f"{FEWEST} or more", hint="8 make a band that binds")
     both = replace(asked, both=arm)
+    if "://" in (kind := recipe_for(both).oracle.kind).split(" ", 1)[0]:
+        raise UsageError(f"the {arm} is {kind}", expected="a server that the gate can start once for each arm")
     plan, folder = plan_for(both), out / host()
-    if not key.is_aa(plan):
-        raise UsageError(
-            f"the {arm} is {plan.oracle.url if plan.oracle.argv is None else plan.oracle.kind}",
-            expected="a server that the gate can start once for each arm",
-            hint="an attached URL cannot be calibrated",
-        )
     levels = set(plan.recipe.protocol.concurrency)
     wanted = key.key_of(plan, folder.name, machine(), None)
     for _ in range(gates):
