@@ -1,11 +1,11 @@
-"""4 Sends given ids back to the oracle and records its opinion of each: one sequence at a time, so that no batch
-changes the answer; untimed."""
+"""4 Asks for opinions of ids: the oracle's of given ones, a server's of those it generates. One sequence at a time, so
+that no batch changes the answer; untimed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import httpx
@@ -14,7 +14,7 @@ from gate.errors import ArmError
 from gate.observe import control
 from gate.observe.rows import Arm
 from gate.observe.tokenrows import ForcedRow, Place
-from oracle.capture import teacher_forced
+from oracle.capture import decoded, teacher_forced
 
 if TYPE_CHECKING:
     from oracle.capture import Position
@@ -51,6 +51,15 @@ class Asker:
         except (ArmError, httpx.HTTPError) as error:
             return row(question, (), " ".join(str(error).split()) or type(error).__name__)
         return row(question, positions)
+
+    def watch(self, question: Question, count: int) -> ForcedRow:
+        """`count` tokens that the server generates after the prompt, each by the log-probs of its own step."""
+        try:
+            positions = decoded(self._client, self._model, question.prompt, count)
+        except (ArmError, httpx.HTTPError) as error:
+            return row(question, (), " ".join(str(error).split()) or type(error).__name__)
+        answered = replace(question, output=tuple(one.token_id for one in positions))
+        return row(answered, positions)
 
     def until(self, questions: Iterable[Question], deadline: float | None) -> Iterator[ForcedRow]:
         """In order, until time.monotonic() passes the deadline; None is no deadline."""

@@ -75,5 +75,21 @@ def tokens_cut_short(why: str, run_id: str) -> str:
     return f"{why}; gate resume {run_id} goes on with the next load"
 
 
+def tokens_planned(plan_id: str, loads: int, repeats: int) -> str:
+    return f"plan {plan_id[:12]}: {loads} loads, once on the candidate and {repeats} times on the oracle"
+
+
+def tokens_load(arm: str, load: str, take: int, takes: int, answers: int, took_s: float) -> str:
+    return f"{arm} {load}, run {take + 1} of {takes}: {answers} answers in {duration(took_s)}"
+
+
+def tokens_opinions(count: int, took_s: float) -> str:
+    return f"{count} answers sent back to the oracle in {duration(took_s)}"
+
+
+def tokens_cut_short(why: str, run_id: str) -> str:
+    return f"{why}; gate resume {run_id} goes on with the next load"
+
+
 def report_at(path: str) -> str:
     return f"report: {path}"

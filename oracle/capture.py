@@ -1,7 +1,7 @@
-"""Teacher-forced log-probs of the oracle, through its HTTP API: what it thought of tokens that are given.
+"""Log-probs of a server, through its HTTP API: what it thinks of tokens that are given, and of those it generates.
 
-One request per sequence, `prompt_logprobs` over prompt + output: every position is judged on the given prefix, so a
-divergence early in a sequence does not colour the rest.
+Given: one request per sequence, `prompt_logprobs` over prompt + output. Every position is judged on the given prefix,
+so a divergence early in a sequence does not colour the rest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from gate.errors import ArmError
 
 TOP = 20
 """Alternatives asked for at each position; vLLM's default limit (--max-logprobs)."""
+
+NAME = "token_id:"
+"""How vLLM names a token with return_tokens_as_token_ids; two ids may have the same text."""
 
 HIGHEST_NATS = 1e-3
 """A log-prob is at most 0. Rounding of a softmax in float32 was never seen to exceed it by more than 1e-6."""
@@ -99,14 +102,57 @@ def teacher_forced(
     )
 
 
+def decoded(
+    client: httpx.Client, model: str, prompt: Sequence[int], count: int, top: int = TOP
+) -> tuple[Position, ...]:
+    """`count` tokens that the server generates greedily, each with the log-probs of the step that chose it.
+
+    Here one-shot and step-by-step rounding cannot differ: an exact tie is one that the sampler itself met.
+    Errors: as teacher_forced.
+    """
+    body = {
+        "model": model,
+        "prompt": list(prompt),
+        "max_tokens": count,
+        "temperature": 0,
+        "ignore_eos": True,
+        "logprobs": top,
+        "return_token_ids": True,
+        "return_tokens_as_token_ids": True,
+    }
+    answer = client.post("/v1/completions", json=body)
+    if answer.status_code != 200:
+        raise ArmError(f"the server answered {answer.status_code} to logprobs: {answer.text[:200]}")
+    choice = _choice(answer.content)
+    ids, named = choice.get("token_ids"), choice.get("logprobs")
+    tops = named.get("top_logprobs") if isinstance(named, dict) else None
+    if not isinstance(ids, list) or not isinstance(tops, list) or len(ids) != len(tops):
+        raise ArmError("the server returned no token ids with logprobs", expected="one entry per generated token")
+    return tuple(
+        _position(index, token_id, _ranked(row), top)
+        for index, (token_id, row) in enumerate(zip(ids, tops, strict=True))
+    )
+
+
+def _ranked(row: object) -> dict[str, dict[str, Any]]:
+    """{"token_id:5": -0.5} as prompt_logprobs has it; what is wrong with it is found there."""
+    values = row if isinstance(row, dict) else {}
+    numbers = [value for value in values.values() if isinstance(value, float | int)]
+    return {
+        name.removeprefix(NAME): {"logprob": value, "rank": 1 + sum(other > value for other in numbers)}
+        for name, value in values.items()
+        if isinstance(value, float | int)
+    }
+
+
 def _choice(content: bytes) -> dict[str, Any]:
     """The answer's first choice. orjson refuses a bare NaN, which Python's own parser takes."""
     try:
         choice = orjson.loads(content)["choices"][0]
     except (ValueError, LookupError, TypeError) as error:
-        raise ArmError("the oracle's answer to prompt_logprobs is no completion", expected="JSON") from error
+        raise ArmError("the answer is no completion", expected="JSON") from error
     if not isinstance(choice, dict):
-        raise ArmError("the oracle's answer to prompt_logprobs is no completion", expected="an object as choice")
+        raise ArmError("the answer is no completion", expected="an object as choice")
     return choice
 
 
@@ -116,9 +162,9 @@ def _position(index: int, token_id: int, row: object, top: int) -> Position:
         values = {int(name): float(entry["logprob"]) for name, entry in entries.items()}
         rank = int(entries[str(token_id)]["rank"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ArmError(f"the oracle gave no log-prob for token {token_id} at output position {index}") from error
+        raise ArmError(f"the server gave no log-prob for token {token_id} at output position {index}") from error
     if not all(math.isfinite(value) and value <= HIGHEST_NATS for value in values.values()) or rank < 1:
-        raise ArmError(f"the oracle gave a log-prob that is none at output position {index}", expected="a number <= 0")
+        raise ArmError(f"the server gave a log-prob that is none at output position {index}", expected="a number <= 0")
     highest = max(values.values())
     ids = sorted(candidate for candidate, value in values.items() if value == highest)
     rest = sorted(values.values(), reverse=True)

@@ -129,7 +129,7 @@ def whole(script: Script, query: Query) -> dict[str, Any]:
         choice["token_ids"] = ids
         choice["prompt_token_ids"] = list(query.prompt)
     if query.logprobs is not None and not query.chat:
-        choice["logprobs"] = _logprobs(script, ids, query.logprobs)
+        choice["logprobs"] = _logprobs(script, query.prompt, ids, query.logprobs)
     if query.prompt_logprobs is not None and script.prompt_logprobs != "missing":
         choice["prompt_logprobs"] = _prompt_logprobs(script, query.prompt, query.prompt_logprobs)
     return {
@@ -210,12 +210,13 @@ def _finish(script: Script, query: Query) -> str:
     return "length" if length_of(script, query) == query.max_tokens else "stop"
 
 
-def _logprobs(script: Script, ids: list[int], count: int) -> dict[str, Any]:
+def _logprobs(script: Script, prompt: tuple[int, ...], ids: list[int], count: int) -> dict[str, Any]:
     """vLLM's completions shape; names are `token_id:N`, which is what it says with return_tokens_as_token_ids."""
-    tops = [{f"token_id:{i}": value for i, value in _top(script, chosen, count).items()} for chosen in ids]
+    rows = _rows(script, (*prompt, *ids), count)[-len(ids) :]
+    tops = [{f"token_id:{i}": entry["logprob"] for i, entry in row.items()} for row in rows]
     return {
         "tokens": [f"token_id:{i}" for i in ids],
-        "token_logprobs": [FIRST] * len(ids),
+        "token_logprobs": [row[str(i)]["logprob"] for i, row in zip(ids, rows, strict=True)],
         "top_logprobs": tops,
         "text_offset": [0] * len(ids),
     }
@@ -228,22 +229,33 @@ def _top(script: Script, chosen: int, count: int) -> dict[int, float]:
     return {(chosen + i) % script.vocab_size: FIRST - nats for i, nats in enumerate(behind)}
 
 
-def _prompt_logprobs(script: Script, prompt: tuple[int, ...], count: int) -> list[dict[str, Any] | None]:
-    """vLLM's shape: null, then for each given id the top and, outside it, the id itself with its rank."""
-    rows: list[dict[str, Any] | None] = [None]
-    state = zlib.crc32(array("i", prompt[:1]).tobytes(), script.salt)
-    for given in prompt[1:]:
+def _rows(script: Script, context: tuple[int, ...], count: int) -> list[dict[str, dict[str, Any]]]:
+    """For each id but the first: the top and, outside it, the id itself with its rank; without their fault."""
+    rows = []
+    state = zlib.crc32(array("i", context[:1]).tobytes(), script.salt)
+    for given in context[1:]:
         chosen = state % script.vocab_size
         state = zlib.crc32(array("i", (given,)).tobytes(), state)
         top = _top(script, chosen, count)
-        values: dict[int, float | None] = {**top, given: top.get(given, OUTSIDE)}
-        ranks = {token: (token - chosen) % script.vocab_size + 1 for token in values}
+        values = {**top, given: top.get(given, OUTSIDE)}
+        rows.append(
+            {
+                str(i): {"logprob": v, "rank": (i - chosen) % script.vocab_size + 1, "decoded_token": text(i)}
+                for i, v in values.items()
+            }
+        )
+    return rows
+
+
+def _prompt_logprobs(script: Script, prompt: tuple[int, ...], count: int) -> list[dict[str, dict[str, Any]] | None]:
+    """vLLM's shape, null for the first id; spoilt as the script says."""
+    rows: list[dict[str, dict[str, Any]] | None] = [None]
+    for given, row in zip(prompt[1:], _rows(script, prompt, count), strict=True):
         if script.prompt_logprobs in ("nan", "null"):
-            values[given] = float("nan") if script.prompt_logprobs == "nan" else None
+            row[str(given)]["logprob"] = float("nan") if script.prompt_logprobs == "nan" else None
         if script.prompt_logprobs == "other-ids":
-            values = {token + script.vocab_size: value for token, value in values.items()}
-            ranks = {token + script.vocab_size: rank for token, rank in ranks.items()}
-        rows.append({str(t): {"logprob": v, "rank": ranks[t], "decoded_token": text(t)} for t, v in values.items()})
+            row = {str(int(name) + script.vocab_size): entry for name, entry in row.items()}
+        rows.append(row)
     return rows[:-1] if script.prompt_logprobs == "short" else rows
 
 

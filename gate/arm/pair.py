@@ -89,12 +89,17 @@ class Pair:
         return self._servers[leg.arm]
 
     def oracle(self) -> Server:
-        """The oracle alone is enough for margins."""
-        if self._plan.recipe.protocol.residency == "alternate" and "candidate" in self._servers:
-            self._stop("candidate")
-        self._ensure("oracle", 0)
-        self._block.setdefault("oracle", 0)
-        return self._servers["oracle"]
+        """The oracle alone is enough for its opinions."""
+        return self.alone("oracle")
+
+    def alone(self, arm: Arm) -> Server:
+        """One arm's server, ready; the other may be gone."""
+        other: Arm = "oracle" if arm == "candidate" else "candidate"
+        if self._plan.recipe.protocol.residency == "alternate" and other in self._servers:
+            self._stop(other)
+        self._ensure(arm, 0)
+        self._block.setdefault(arm, 0)
+        return self._servers[arm]
 
     def other(self, leg: PlannedLeg) -> str | None:
         """URL of the arm that is up and not under load in this leg."""

@@ -102,7 +102,7 @@ class Store:
     def logs(self) -> Path:
         return self.folder / "logs"
 
-    def create(self, plan: Plan, run: RunFile) -> None:
+    def create(self, plan: Row, run: RunFile) -> None:
         """Make the folder. An existing run is never written over; one without a plan was cut off before it became one."""
         begun = (self.folder / PLAN).exists()
         try:
@@ -132,7 +132,7 @@ class Store:
 
     def append_identities(self, seen: Sequence[Identity]) -> None:
         """Keeps one of each digest and arm, in the order first seen."""
-        known = {(one.arm, one.digest): one for one in (*_identities(self.folder), *seen)}
+        known = {(one.arm, one.digest): one for one in (*identities(self.folder), *seen)}
         self.write_text(IDENTITIES, IDENTITY_LIST.dump_json(tuple(known.values()), indent=2).decode() + "\n")
 
     def append_start(self, start: StartRow) -> None:
@@ -216,11 +216,11 @@ def read_run(folder: Path) -> RunData:
     if not (folder / PLAN).is_file():
         raise StorageError(f"{folder} is not a run", expected=f"a folder with {PLAN}", hint="gate list shows the runs")
     plan = _model(Plan, folder / PLAN)
-    if document_hash(_json(folder / PLAN)) != plan.plan_id:
+    if document_hash(read_json(folder / PLAN)) != plan.plan_id:
         raise StorageError(
             f"{folder / PLAN} does not hash to its own plan_id", hint="it was edited, or written by another version"
         )
-    finished = _check_seal(folder)
+    finished = check_seal(folder)
     run = _model(RunFile, folder / RUN)
     measured = [leg.leg_id for leg in plan.legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
 
@@ -238,10 +238,10 @@ def read_run(folder: Path) -> RunData:
         legs=rows("legs"),
         requests=rows("requests"),
         telemetry=rows("telemetry"),
-        identities=_identities(folder),
+        identities=identities(folder),
         margins=parquet.read(MarginRow, margins) if margins.is_file() else (),
-        repeats=_parts(folder, "repeats-", SequenceRow),
-        forced=_parts(folder, "forced-", ForcedRow),
+        repeats=parts(folder, "repeats-", SequenceRow),
+        forced=parts(folder, "forced-", ForcedRow),
         starts=_starts(folder),
         client=run.client,
         machine=run.machine,
@@ -251,7 +251,7 @@ def read_run(folder: Path) -> RunData:
     )
 
 
-def _parts(folder: Path, beginning: str, model: type[R]) -> tuple[R, ...]:
+def parts(folder: Path, beginning: str, model: type[R]) -> tuple[R, ...]:
     files = sorted((folder / "tokens").glob(f"{beginning}*.parquet"))
     return tuple(row for file in files for row in parquet.read(model, file))
 
@@ -272,7 +272,7 @@ def _raw(folder: Path) -> list[Path]:
     return [folder / name for name in RAW if (folder / name).is_file()] + sorted(parts)
 
 
-def _check_seal(folder: Path) -> CompleteFile | None:
+def check_seal(folder: Path) -> CompleteFile | None:
     """The terminal marker of a finished run.
 
     Raises:
@@ -297,7 +297,7 @@ def _check_seal(folder: Path) -> CompleteFile | None:
 def _complete(folder: Path) -> CompleteFile | None:
     if not is_complete(folder):
         return None
-    finished, document = _model(CompleteFile, folder / COMPLETE), _json(folder / COMPLETE)
+    finished, document = _model(CompleteFile, folder / COMPLETE), read_json(folder / COMPLETE)
     if finished.seal not in (None, document_hash({k: v for k, v in document.items() if k != "seal"})):
         raise StorageError(
             f"{folder / COMPLETE} was changed after the run was finished",
@@ -316,7 +316,7 @@ def read_run_file(folder: Path) -> RunFile:
     return _model(RunFile, folder / RUN)
 
 
-def _identities(folder: Path) -> tuple[Identity, ...]:
+def identities(folder: Path) -> tuple[Identity, ...]:
     path = folder / IDENTITIES
     if not path.is_file():
         return ()
@@ -329,7 +329,7 @@ def _identities(folder: Path) -> tuple[Identity, ...]:
 def _model(model: type[M], path: Path) -> M:
     try:
         data = path.read_bytes()
-        found = _json(path).get("schema_version", SCHEMA_VERSION)
+        found = read_json(path).get("schema_version", SCHEMA_VERSION)
         if found != SCHEMA_VERSION:
             raise StorageError(
                 f"{path} has schema version {found!r}",
@@ -341,7 +341,7 @@ def _model(model: type[M], path: Path) -> M:
         raise _unreadable(path, error) from error
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError) as error:

@@ -70,12 +70,6 @@ class OwnSpread(Row):
     """Its own ids that are not among its 20 most probable."""
     undecided: tuple[int, ...] = ()
     """Positions at which its lead over the next token is at most 0, 0.001, 0.01, 0.1, 0.25, 0.5, 1 nats; cumulative."""
-    ties: int = 0
-    """Exact ties that the oracle's own ids met, and those it did not give to the lowest id."""
-    ties_high: int = 0
-    candidate_ties: int = 0
-    """The same of the candidate's."""
-    candidate_ties_high: int = 0
 
 
 class TokenCell(Row):

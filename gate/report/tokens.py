@@ -15,13 +15,10 @@ OWN_HEAD = (
     "positions",
     "own gap",
     *(f"≤ {edge:g}" for edge in EDGES_NATS),
-    "ties to a higher id: candidate",
-    "oracle",
 )
 OWN_NOTE = (
     "Agrees with itself: prompts on which all its untimed runs are equal. Own gap: the largest gap in nats of ids that "
-    "it generated itself. ≤ x: positions at which its lead over the next token is at most x nats, cumulative. Exact "
-    "ties decide nothing: either id is right; greedy sampling takes the lowest."
+    "it generated itself. ≤ x: positions at which its lead over the next token is at most x nats, cumulative."
 )
 
 
@@ -35,8 +32,6 @@ def own_row(own: OwnSpread) -> tuple[str, ...]:
         str(own.positions),
         shown,
         *edges,
-        _share(own.candidate_ties_high, own.candidate_ties),
-        _share(own.ties_high, own.ties),
     )
 
 
@@ -66,11 +61,6 @@ def summary(asked: Sequence[OwnSpread]) -> str:
         parts.append(f"at {sum(c[at] for c in counted)} of them it leads by at most 0.25")
     if any(o.outside_top for o in asked):
         parts.append(f"{sum(o.outside_top for o in asked)} outside its own top 20")
-    high = sum(o.candidate_ties_high for o in asked)
-    if high:
-        parts.append(
-            f"{high} of {sum(o.candidate_ties for o in asked)} exact ties went to a higher id in the candidate"
-        )
     return ", ".join(parts)
 
 

@@ -12,7 +12,7 @@ from gate.tokens.first_divergence import first_divergence
 from gate.tokens.foreign import foreign
 from gate.tokens.marks import Bounds, Mark, bounds, mark
 from gate.tokens.near_tie import Kind, classify
-from gate.tokens.own import Own, TieBreaks, own, tie_breaks, usable
+from gate.tokens.own import Own, own, usable
 
 Ids = tuple[int, ...]
 
@@ -67,8 +67,6 @@ class Comparison:
     agreeing: int
     """Of them, those in which all its runs are equal."""
     own: Own
-    ties: TieBreaks
-    own_ties: TieBreaks
     divergences: tuple[Divergence, ...]
 
 
@@ -131,9 +129,7 @@ def compare(
     """
     places = {pair.place for pair in pairs}
     opinions = {(row.arm, row.place, row.token_ids): row for row in forced if row.place in places}
-    mine = [row for (arm, _, _), row in opinions.items() if arm == "candidate"]
-    theirs = [row for (arm, _, _), row in opinions.items() if arm == "oracle"]
-    spread = own(theirs)
+    spread = own([row for (arm, _, _), row in opinions.items() if arm == "oracle"])
     known = {(m.concurrency, m.repetition, m.index, m.position, m.candidate_id, m.oracle_id): m for m in margins}
     comparable = [pair for pair in pairs if pair.comparable]
     kinds: list[Kind] = []
@@ -170,8 +166,6 @@ def compare(
         repeated=sum(pair.agrees is not None for pair in comparable),
         agreeing=sum(pair.agrees is True for pair in comparable),
         own=spread,
-        ties=tie_breaks(mine),
-        own_ties=tie_breaks(theirs),
         divergences=tuple(found),
     )
 
@@ -228,8 +222,4 @@ def own_spread(found: Comparison) -> OwnSpread | None:
         largest_nats=found.own.largest_nats,
         outside_top=found.own.outside_top,
         undecided=found.own.undecided,
-        ties=found.own_ties.ties,
-        ties_high=found.own_ties.high,
-        candidate_ties=found.ties.ties,
-        candidate_ties_high=found.ties.high,
     )

@@ -1,4 +1,5 @@
-"""6 The oracle's own ids, sent back to it -> its own spread, how often it is undecided, how it breaks ties. Pure."""
+"""6 A server's opinion of ids that it generated itself -> its spread, how often it is undecided, how it breaks ties.
+Pure."""
 
 from __future__ import annotations
 
@@ -28,10 +29,15 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class TieBreaks:
-    """Exact ties that were met, and how many did not go to the lowest id."""
+    """Greedy sampling by the log-probs of its own steps."""
 
+    positions: int
     ties: int
+    """Positions at which two tokens share the highest log-prob."""
     high: int
+    """Of them, those that did not go to the lowest id."""
+    not_greedy: int
+    """Positions at which another token than the most probable was taken."""
 
 
 def usable(row: ForcedRow) -> bool:
@@ -58,15 +64,19 @@ def own(rows: Iterable[ForcedRow]) -> Own:
 
 
 def tie_breaks(rows: Iterable[ForcedRow]) -> TieBreaks:
-    """At exact ties only: either id is right, so this decides nothing, but greedy sampling should take the lowest."""
-    ties = high = 0
-    for row in rows:
-        if not usable(row):
-            continue
-        ties += sum(_tied(row))
-        met = zip(_tied(row), row.token_ids, row.best_ids, strict=True)
-        high += sum(tied and given != best for tied, given, best in met)
-    return TieBreaks(ties, high)
+    """rows: ids with the log-probs of the steps that chose them, never another server's opinion of them."""
+    good = [row for row in rows if usable(row)]
+    met = [
+        (tied, given != best)
+        for row in good
+        for tied, given, best in zip(_tied(row), row.token_ids, row.best_ids, strict=True)
+    ]
+    return TieBreaks(
+        positions=len(met),
+        ties=sum(tied for tied, _ in met),
+        high=sum(tied and other for tied, other in met),
+        not_greedy=sum(gap is None or gap > 0.0 for row in good for gap in row.gaps_nats),
+    )
 
 
 def _tied(row: ForcedRow) -> Sequence[bool]:

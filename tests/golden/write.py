@@ -109,9 +109,6 @@ OWN = OwnSpread(
     largest_nats=0.0625,
     outside_top=0,
     undecided=(1, 1, 2, 5, 9, 12, 20),
-    ties=1,
-    candidate_ties=3,
-    candidate_ties_high=2,
 )
 
 

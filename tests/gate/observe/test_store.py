@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gate import recipe as recipes
 from gate.errors import StorageError
 from gate.observe import digests, parquet, store
+from gate.observe.tokenrows import ForcedRow
 from gate.observe.rows import Identity, LegRow, MarginRow, RequestRow, TelemetryRow
 from gate.observe.tokenrows import ForcedRow
 from gate.plan import ArmPlan, Plan, Vocabulary, make_plan

@@ -1,0 +1,163 @@
+"""0 The token judgement on one screen: the same numbers as gate/run.py, without timing."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gate import messages
+from gate.arm import Server
+from gate.arm.pair import Pair
+from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
+from gate.forcing import Asker, Question
+from gate.inputs import Asked, plan_for
+from gate.lock import Lock, hold
+from gate.observe import store
+from gate.observe.machine import host, machine
+from gate.observe.rows import Arm
+from gate.observe.server import identify, served_model
+from gate.observe.tokenrows import ForcedRow, Place, SequenceRow
+from gate.preflight import preflight
+from gate.progress import Ui
+from gate.tokenrun import folder as folders
+from gate.tokenrun.drive import Driver
+from gate.tokenrun.judge import pairs
+from gate.tokenrun.plan import TokenPlan, make_token_plan, planned_scenarios
+from gate.tokenrun.scenario import Scenario
+from gate.tokenrun.show import conclude
+from gate.tokens.compare import differs
+
+
+def run(asked: Asked, repeats: int, out: Path, ui: Ui) -> int:
+    """Ask, judge, report. Returns the exit code; raises GateError for what keeps a run from starting."""
+    plan = make_token_plan(plan_for(asked), repeats)  # 1, 2
+    ui.say(messages.tokens_planned(plan.plan_id, len(plan.scenarios), plan.repeats))
+    with hold(plan.base.recipe) as lock:  # 3
+        findings = preflight(plan.base, out)
+        started = datetime.now(UTC)
+        about = store.RunFile(
+            run_id=f"{started:%Y%m%dT%H%M%SZ}-tokens-{plan.base.recipe.name}-{plan.plan_id[:8]}",
+            host=host(),
+            started_at=started.isoformat(timespec="seconds"),
+            machine=machine(),
+            preflight=findings,
+        )
+        place = store.Store(out / about.host / about.run_id)
+        place.create(plan, about)
+        return measure(plan, place, lock, ui)
+
+
+def resume(folder: Path, ui: Ui) -> int:
+    """Go on with an interrupted token run at its next part."""
+    data = folders.read(folder)
+    if data.finished_at is not None:
+        raise UsageError(f"{folder.name} is complete", hint=f"gate show {folder.name}")
+    if data.run.host != host():
+        raise UsageError(f"{folder.name} was begun on {data.run.host}", hint="resume it there")
+    with hold(data.plan.base.recipe) as lock:
+        found = preflight(data.plan.base, folder.parents[1])
+        findings = (*data.run.preflight, *(one for one in found if one not in data.run.preflight))
+        place = store.Store(folder)
+        place.write_run(data.run.model_copy(update={"preflight": findings}))
+        return measure(data.plan, place, lock, ui)
+
+
+def measure(plan: TokenPlan, place: store.Store, lock: Lock, ui: Ui) -> int:
+    """4 to 8: both servers are gone afterwards, and what was asked is judged."""
+    cut: KeyboardInterrupt | ArmError | OracleError | None = None
+    loads = planned_scenarios(plan)
+    try:
+        with Pair(plan.base, place.logs, ui.say, lock.descriptors()) as pair:
+            answers(plan, loads, place, pair, ui, "candidate", 1)  # 4 the candidate's answers
+            answers(plan, loads, place, pair, ui, "oracle", plan.repeats)  # 4 the oracle's, K times
+            opinions(plan, loads, place, pair, ui)  # 4 the oracle's opinion of both
+    except KeyboardInterrupt as error:
+        cut = error
+        ui.say(messages.INTERRUPTED)
+    except (ArmError, OracleError) as error:
+        cut = error
+        ui.say(messages.tokens_cut_short(str(error), place.folder.name))
+    if cut is not None and not folders.read(place.folder).answers:
+        place.fail(str(cut) or "interrupted")
+        raise cut
+    finished_at = datetime.now(UTC).isoformat(timespec="seconds") if cut is None else None
+    report = conclude(place.folder, finished_at)  # 5 to 8
+    return INTERRUPTED if isinstance(cut, KeyboardInterrupt) else report.exit_code
+
+
+def answers(
+    plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, pair: Pair, ui: Ui, arm: Arm, takes: int
+) -> None:
+    """Every load, `takes` times, on one server that is never restarted: what one load leaves behind meets the next."""
+    left = [
+        (take, load, name)
+        for take in range(takes)
+        for load in loads
+        if not place.has_part(name := f"answers-{arm}-{load.name}-t{take}")
+    ]
+    if not left:
+        return
+    server = pair.alone(arm)
+    driver = Driver(server.url, _model(plan, arm, server), plan.base.recipe.protocol.request_timeout_s)
+    place.append_identities([identify(server.url, arm, server.logged)])
+    for take, load, name in left:
+        began = time.monotonic()
+        rows = driver.run(load, arm, take)
+        if not server.alive():
+            raise ArmError(f"the {arm} died under {load.name}", hint=f"its log is {place.logs / f'{arm}.log'}")
+        place.write_part(name, SequenceRow, rows)
+        ui.say(messages.tokens_load(arm, load.name, take, takes, len(rows), time.monotonic() - began))
+    ties(plan, loads, place, server, arm)
+    place.append_identities([identify(server.url, arm, server.logged)])
+
+
+def ties(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, server: Server, arm: Arm) -> None:
+    """The long answers of the lowest level once more, with the log-probs of each step: how exact ties are broken."""
+    lowest = min(load.concurrency for load in loads)
+    with Asker(server.url, _model(plan, arm, server), plan.base.recipe.protocol.request_timeout_s) as asker:
+        for load in loads:
+            name = f"decoded-{arm}-{load.name}"
+            if load.kind != "long" or load.concurrency != lowest or place.has_part(name):
+                continue
+            rows = []
+            for call in load.calls:
+                where = Place(kind="long", concurrency=lowest, repetition=load.repetition, index=call.prompt.index)
+                rows.append(asker.watch(Question(where, arm, call.prompt.token_ids, ()), call.kept))
+            place.write_part(name, ForcedRow, rows)
+
+
+def opinions(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, pair: Pair, ui: Ui) -> None:
+    """The candidate's answers that differ, and each different answer of the oracle's own, one at a time."""
+    data = folders.read(place.folder)
+    server = pair.alone("oracle")
+    began, asked = time.monotonic(), 0
+    with Asker(server.url, _model(plan, "oracle", server), plan.base.recipe.protocol.request_timeout_s) as asker:
+        for load in loads:
+            name = f"forced-{load.name}"
+            if place.has_part(name):
+                continue
+            mine = [row for row in data.answers if (row.kind, row.concurrency, row.repetition) == _key(load)]
+            questions = list(_questions(load, mine))
+            place.write_part(name, ForcedRow, list(asker.until(questions, None)))
+            asked += len(questions)
+    ui.say(messages.tokens_opinions(asked, time.monotonic() - began))
+
+
+def _questions(load: Scenario, answered: list[SequenceRow]) -> list[Question]:
+    prompts = {call.prompt.index: call.prompt.token_ids for call in load.calls}
+    questions = []
+    for pair in pairs(answered):
+        prompt = prompts[pair.place.index]
+        if differs(pair) and pair.candidate is not None:
+            questions.append(Question(pair.place, "candidate", prompt, pair.candidate))
+        questions += [Question(pair.place, "oracle", prompt, ids) for ids in dict.fromkeys(pair.takes)]
+    return questions
+
+
+def _key(load: Scenario) -> tuple[str, int, int]:
+    return load.kind, load.concurrency, load.repetition
+
+
+def _model(plan: TokenPlan, arm: Arm, server: Server) -> str:
+    return served_model(server.url, plan.base.arm(arm).model)

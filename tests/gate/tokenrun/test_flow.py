@@ -1,0 +1,253 @@
+"""A whole `gate tokens` of fake servers: each fault of the token judgement is found, and what is left on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gate.arm.fake import FakeServer
+from gate.arm.fake_script import Script, preset
+from gate.errors import StorageError, UsageError
+from gate.inputs import Asked
+from gate.observe.rows import Verdict
+from gate.progress import Ui
+from gate.runs import entries, find
+from gate.tokenrun import drive, flow, folder, show
+from gate.tokenrun.model import KindCell, TokenReport
+
+RECIPE = """
+schema_version = 1
+name = "fakes"
+gpu = false
+[checkpoint]
+path = "{checkpoint}"
+[workload]
+prompt_tokens = 12
+output_tokens = 8
+[protocol]
+concurrency = [1, 2]
+request_timeout_s = 20
+[candidate]
+kind = "{candidate}"
+[oracle]
+kind = "{oracle}"
+platform = "cpu"
+"""
+GOOD = preset("good", token_ms=0.2)
+
+
+class Bench:
+    def __init__(self, place: Path, checkpoint: Path) -> None:
+        self.out, self.checkpoint = place / "results", checkpoint
+        self.recipe = place / "fakes.toml"
+
+    def run(self, candidate: Script = GOOD, oracle: Script = GOOD, conc: str = "1,2", repeats: int = 2) -> int:
+        with FakeServer(candidate) as ours, FakeServer(oracle) as theirs:
+            self.recipe.write_text(
+                RECIPE.format(checkpoint=self.checkpoint, candidate=ours.url, oracle=theirs.url), encoding="utf-8"
+            )
+            self.asked = Asked(recipe=str(self.recipe), concurrency=conc, coin="candidate")
+            code = flow.run(self.asked, repeats, self.out, Ui())
+            self.bodies = {"candidate": list(ours.requests), "oracle": list(theirs.requests)}
+            self.left = ours.disconnects
+            return code
+
+    @property
+    def folder(self) -> Path:
+        return find(None, self.out)
+
+    @property
+    def report(self) -> TokenReport:
+        return show.stored(self.folder)
+
+    def cell(self, kind: str, concurrency: int) -> KindCell:
+        return next(c for c in self.report.cells if (c.kind, c.concurrency) == (kind, concurrency))
+
+    def codes(self) -> set[str]:
+        return {reason.code for cell in self.report.cells for reason in cell.reasons}
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv("GATE_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(flow, "preflight", lambda _plan, _out: ())
+    return Bench(tmp_path, tiny_checkpoint)
+
+
+def test_equal_servers_pass_and_everything_is_on_disk(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.run() == 0
+    report = bench.report
+    assert [(c.kind, c.concurrency, c.planned) for c in report.cells] == [
+        ("long", 1, 2),
+        ("churn", 1, 8),
+        ("long", 2, 4),
+        ("churn", 2, 16),
+    ]
+    assert all(c.exact == c.planned and c.verdict is Verdict.PASS for c in report.cells)
+    own = bench.cell("churn", 2).own
+    assert own is not None
+    assert (own.repeated, own.agreeing, own.sequences, own.largest_nats) == (16, 16, 16, 0.0)
+    data = folder.read(bench.folder)
+    assert len(data.answers) == 30 * 3
+    assert len(data.forced) == 30
+    assert data.finished_at == report.finished_at
+    assert "PASS, indicative" in capsys.readouterr().out
+    assert (bench.folder / "report.md").read_text(encoding="utf-8").startswith("# tokens of fakes")
+
+
+def test_both_arms_and_every_take_get_the_same_load_and_some_are_left_in_the_middle(bench: Bench) -> None:
+    bench.run()
+    ours = [(b["prompt"], b["max_tokens"]) for b in bench.bodies["candidate"] if b.get("stream")]
+    theirs = [(b["prompt"], b["max_tokens"]) for b in bench.bodies["oracle"] if b.get("stream")]
+    assert sorted(theirs) == sorted(ours * 2)
+    cancelled = [row for row in folder.read(bench.folder).answers if row.cancelled]
+    assert {row.kind for row in cancelled} == {"churn"}
+    assert len(cancelled) == 3 * 2 * (1 + 2)
+    assert all(len(row.token_ids or ()) == row.output_tokens for row in cancelled)
+
+
+def test_state_shared_at_eight_streams_alone_fails_there_and_is_named(bench: Bench) -> None:
+    assert bench.run(preset("foreign-at-8", token_ms=0.5), conc="1,8") == 1
+    assert bench.cell("long", 1).verdict is Verdict.PASS
+    assert bench.cell("churn", 1).verdict is Verdict.PASS
+    cell = bench.cell("long", 8)
+    assert cell.verdict is Verdict.FAIL
+    assert cell.diverged >= 1
+    assert "another request's ids" in cell.reasons[0].message
+    assert any(one.foreign_index is not None for one in bench.report.divergences)
+
+
+def test_a_wrong_id_behind_an_early_near_tie_is_found(bench: Bench) -> None:
+    assert bench.run(preset("two-errors"), preset("one-near-tie")) == 1
+    long = [one for one in bench.report.divergences if one.kind == "long"]
+    assert {(one.position, one.wrong_position, one.wrong_positions) for one in long} == {(2, 5, 1)}
+    assert [one.margin_nats for one in long] == [pytest.approx(0.05)] * 6
+
+
+def test_a_near_tie_alone_passes(bench: Bench) -> None:
+    assert bench.run(preset("diverge"), preset("one-near-tie")) == 0
+    assert bench.cell("long", 1).near_tie == 2
+
+
+def test_a_tie_broken_towards_the_higher_id_is_right_and_is_found(bench: Bench) -> None:
+    tie = {"margin_nats": 0.0, "decided_nats": 3.0}
+    assert bench.run(preset("diverge", **tie), preset("good", **tie)) == 0
+    ours, theirs = bench.report.tie_breaks
+    assert (ours.arm, theirs.arm) == ("candidate", "oracle")
+    assert (ours.positions, ours.ties, ours.high, ours.not_greedy) == (64, 64, 2, 0)
+    assert (theirs.positions, theirs.ties, theirs.high) == (64, 64, 0)
+    assert "2 of them to a higher id" in show.terminal(bench.report)
+    assert "all to the lowest id" in show.terminal(bench.report)
+
+
+def test_ids_that_are_not_its_own_most_probable_are_counted(bench: Bench) -> None:
+    assert bench.run(preset("diverge", margin_nats=0.1), preset("good")) == 0
+    assert [(one.ties, one.not_greedy) for one in bench.report.tie_breaks] == [(0, 2), (0, 0)]
+
+
+def test_an_id_outside_the_top_is_decided_without_a_figure(bench: Bench) -> None:
+    assert bench.run(preset("outside-top")) == 1
+    split = next(one for one in bench.report.divergences if one.kind == "long")
+    assert (split.outside_top, split.wrong_position, split.margin_nats) == (True, 4, None)
+
+
+def test_an_oracle_that_disagrees_with_itself_is_shown_and_each_of_its_answers_is_right(bench: Bench) -> None:
+    assert bench.run(oracle=preset("flaky", token_ms=0.2), repeats=3) == 0
+    own = [cell.own for cell in bench.report.cells if cell.own is not None]
+    assert sum(one.agreeing for one in own) < sum(one.repeated for one in own)
+    assert max(one.largest_nats or 0 for one in own) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("answer", ["missing", "short", "nan", "null", "other-ids"])
+def test_an_oracle_without_a_usable_opinion_leaves_it_unjudged(bench: Bench, answer: str) -> None:
+    assert bench.run(preset("diverge"), preset("good", prompt_logprobs=answer), conc="1") == 2
+    assert bench.codes() == {"tokens-unjudged"}
+    assert bench.cell("long", 1).own is None or bench.cell("long", 1).own.sequences == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "exit_code"),
+    [
+        ({"output_limit": 3}, "output-length", 3),
+        ({"fault": "error-event", "fault_after_tokens": 1}, "failed-request", 3),
+        ({"fault": "drop", "fault_after_tokens": 1}, "failed-request", 3),
+        ({"fault": "http-500"}, "failed-request", 3),
+        ({"token_ids": False}, "tokens-unread", 2),
+    ],
+)
+def test_answers_that_are_not_whole_are_never_a_pass(bench: Bench, script: Any, code: str, exit_code: int) -> None:
+    assert bench.run(preset("good", **script), conc="1") == exit_code
+    assert code in bench.codes()
+
+
+def test_an_interrupted_run_goes_on_with_the_next_load(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, count = drive.Driver.run, 0
+
+    def cut(self: drive.Driver, *arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 6:
+            raise KeyboardInterrupt
+        return real(self, *arguments)
+
+    monkeypatch.setattr(drive.Driver, "run", cut)
+    assert bench.run() == 130
+    assert not bench.report.complete
+    assert bench.report.verdict is Verdict.INCONCLUSIVE
+    before = {path.name for path in (bench.folder / "tokens").iterdir()}
+    assert len(before) == 5
+    data = folder.read(bench.folder)
+    with FakeServer(GOOD, _port(data.plan.base.candidate.url)), FakeServer(GOOD, _port(data.plan.base.oracle.url)):
+        assert flow.resume(bench.folder, Ui()) == 0
+    assert count == 6 + 3 + 16
+    assert bench.report.complete
+    with pytest.raises(UsageError, match="is complete"):
+        flow.resume(bench.folder, Ui())
+
+
+def _port(url: str) -> int:
+    return int(url.rsplit(":", 1)[1])
+
+
+def test_report_derives_the_same_again(bench: Bench) -> None:
+    bench.run(preset("two-errors"), preset("one-near-tie"))
+    before = (bench.folder / "report.json").read_bytes()
+    show.conclude(bench.folder)
+    assert (bench.folder / "report.json").read_bytes() == before
+
+
+def test_a_changed_record_is_found(bench: Bench) -> None:
+    bench.run(conc="1")
+    path = next((bench.folder / "tokens").glob("answers-oracle-*"))
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(StorageError, match="was changed"):
+        folder.read(bench.folder)
+
+
+def test_an_edited_plan_is_found(bench: Bench) -> None:
+    bench.run(conc="1")
+    path = bench.folder / "plan.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"repeats": 2', '"repeats": 1'), encoding="utf-8")
+    with pytest.raises(StorageError):
+        folder.read(bench.folder)
+
+
+def test_it_is_listed_with_the_others(bench: Bench) -> None:
+    bench.run(conc="1")
+    (entry,) = entries(bench.out)
+    assert (entry.verdict, entry.binding, entry.complete) == ("PASS", False, True)
+    assert folder.is_token_run(entry.folder)
+
+
+@pytest.mark.parametrize("repeats", [0, 21])
+def test_repeats_out_of_range_are_one_line(bench: Bench, repeats: int) -> None:
+    with pytest.raises(UsageError, match="--repeats"):
+        bench.run(repeats=repeats)
+
+
+def test_a_single_run_by_the_oracle_is_said(bench: Bench) -> None:
+    bench.run(conc="1", repeats=1)
+    assert any("1 runs by the oracle" in reason for reason in bench.report.not_binding_because)
