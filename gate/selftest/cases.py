@@ -24,7 +24,7 @@ from gate.observe.rows import LegRow, RequestRow, Verdict
 from gate.observe.rundata import RunData
 from gate.plan import PlannedLeg
 from gate.report.model import Report
-from gate.selftest import arm_faults, refusals
+from gate.selftest import arm_faults, refusals, time_faults
 from gate.selftest.good_run import MS, Build
 from gate.workload import Prompt
 
@@ -100,8 +100,8 @@ def break_it(run: RunData, fault: dict[str, Any]) -> RunData:
     for leg in legs:
         if on == "leg":
             run = Build.alter_leg(run, leg.leg_id, **changes)
-        elif on == "telemetry":
-            run = disturbed(run, leg.leg_id, fault)
+        elif on in time_faults.KINDS:
+            run = time_faults.break_it(run, leg.leg_id, fault)
         elif on == "lose" and "index" not in fault:
             run = Build.without_legs(run, leg.leg_id)
         else:
@@ -116,16 +116,6 @@ def break_requests(run: RunData, leg_id: str, fault: dict[str, Any], changes: di
         else:
             run = Build.alter_request(run, leg_id, row.index, **(changes | shifted(row, fault.get("shift_ms", {}))))
     return run
-
-
-def disturbed(run: RunData, leg_id: str, fault: dict[str, Any]) -> RunData:
-    """Samples of one name set to `value`, multiplied by `times`, or lost, between two shares of the leg."""
-    change: Callable[[float | None], float | None] | None = None
-    if "value" in fault:
-        change = lambda _value: float(fault["value"])  # noqa: E731
-    elif "times" in fault:
-        change = lambda value: None if value is None else value * fault["times"]  # noqa: E731
-    return Build.alter_telemetry(run, leg_id, fault["name"], change, fault.get("since", 0.0), fault.get("until", 1.0))
 
 
 def shifted(row: RequestRow, shift_ms: dict[str, float]) -> dict[str, int]:
