@@ -1,0 +1,154 @@
+"""4 One arm's profile: start it traced, warm it up, time both lengths untraced, then trace a window of each length."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gate.arm import process
+from gate.client import drive, openai
+from gate.errors import ArmError
+from gate.observe import server as ask
+from gate.observe.rows import Arm, Identity, RequestRow
+from gate.plan import Plan, PlannedLeg
+from gate.profile import commands
+from gate.profile.rows import LONG_TOKENS, SHORT_TOKENS, Backend, Role, Wall, Window
+from gate.profile.tracer import NsysTracer, RouteTracer, Tracer
+from gate.workload import leg_seed, make_prompts
+from oracle.verify import verify_running
+
+WALL_ROUNDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a profile is made with; the same for both arms."""
+
+    plan: Plan
+    backend: Backend
+    nsys: str
+    concurrency: int
+    prompt_tokens: int
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    windows: tuple[Window, ...]
+    wall: Wall
+    identity: Identity
+
+
+def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[[str], None]) -> Captured:
+    """Nothing of the server is left afterwards, however it ends.
+
+    folder: absolute, for logs and the profiler's own files.
+    Raises ArmError: it did not start, failed its warm-up, or could not be traced.
+    """
+    name = f"{arm}-{role}"
+    files = folder / "traces" / name
+    files.mkdir(parents=True, exist_ok=True)
+    session = f"gate-{arm}-{role}-{time.monotonic_ns()}"
+    planned = setting.plan.arm(arm)
+    traced = commands.traced(planned, setting.backend, nsys=setting.nsys, session=session, folder=files)
+    say(f"starting the {arm} ({planned.kind}) for its {role} windows, {setting.backend}")
+    server = process.launch(traced, folder / "logs" / f"{name}.log", setting.plan.recipe.protocol.ready_timeout_s)
+    tracer: Tracer = (
+        NsysTracer(setting.nsys, session, files) if setting.backend == "nsys" else RouteTracer(server.url, files)
+    )
+    try:
+        if planned.kind == "vllm":
+            verify_running(server.url, setting.plan.recipe.oracle.platform)
+        return _measure(setting, arm, role, server.url, tracer, say)
+    finally:
+        tracer.close()
+        server.stop()
+
+
+def _measure(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, say: Callable[[str], None]) -> Captured:
+    for index, tokens in enumerate((SHORT_TOKENS, LONG_TOKENS)):
+        rows, _ = _round(setting, arm, url, tokens, 1000 + index)
+        if failed := next((row.error for row in rows if row.error is not None), None):
+            raise ArmError(f"the {arm} failed its warm-up: {failed}", hint="its log says why")
+    warm_ns = time.perf_counter_ns()
+    say(f"timing the {arm} without tracing, {WALL_ROUNDS} rounds of each length")
+    times: dict[int, list[float]] = {SHORT_TOKENS: [], LONG_TOKENS: []}
+    for round_ in range(WALL_ROUNDS):
+        for tokens in times:
+            times[tokens].append(_round(setting, arm, url, tokens, 100 + round_)[1])
+    windows = []
+    for tokens in (SHORT_TOKENS, LONG_TOKENS):
+        say(f"tracing the {arm}: {tokens} output tokens, {setting.rounds} rounds of {setting.concurrency} requests")
+        windows.append(_window(setting, arm, role, url, tracer, tokens, warm_ns))
+    wall = Wall(short_us=tuple(times[SHORT_TOKENS]), long_us=tuple(times[LONG_TOKENS]))
+    return Captured(tuple(windows), wall, ask.identify(url, arm))
+
+
+def _window(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, tokens: int, warm_ns: int) -> Window:
+    rows: list[RequestRow] = []
+
+    def work() -> None:
+        for round_ in range(setting.rounds):
+            rows.extend(_round(setting, arm, url, tokens, round_)[0])
+
+    counted = ask.counters(url)
+    start_ns = time.perf_counter_ns()
+    trace = tracer.window(f"{arm}-{role}-{tokens}", work)
+    return Window(
+        arm=arm,
+        role=role,
+        backend=setting.backend,
+        output_tokens=tokens,
+        concurrency=setting.concurrency,
+        rounds=setting.rounds,
+        requests=len(rows),
+        completed=sum(row.error is None and row.completion_tokens == tokens for row in rows),
+        prompt_tokens=setting.prompt_tokens,
+        warmup_ended_ns=warm_ns,
+        start_ns=start_ns,
+        counted_tokens=ask.counters(url).since(counted).tokens,
+        level=trace.level,
+        busy_us=trace.busy_us,
+        device=trace.device,
+        bandwidth_bytes_per_s=trace.bandwidth_bytes_per_s,
+        tool=trace.tool,
+        kernels=trace.kernels,
+    )
+
+
+def _round(setting: Setting, arm: Arm, url: str, tokens: int, number: int) -> tuple[tuple[RequestRow, ...], float]:
+    """`concurrency` requests at once, each with a prompt of its own; (rows, µs from first send to last end).
+
+    Both arms, and both lengths of one number, get the same prompts.
+    """
+    plan, workload = setting.plan, setting.plan.recipe.workload
+    prompts = make_prompts(
+        count=setting.concurrency,
+        length=setting.prompt_tokens,
+        vocab_size=plan.vocabulary.size,
+        seed=leg_seed(plan.seed, setting.concurrency, number, "timed"),
+        max_common_prefix=workload.max_common_prefix,
+        reserved=frozenset(plan.vocabulary.reserved),
+    )
+    spec = drive.LoadSpec(
+        url=url,
+        model=ask.served_model(url, plan.arm(arm).model),
+        prompts=prompts,
+        output_tokens=tokens,
+        concurrency=setting.concurrency,
+        timeout_s=plan.recipe.protocol.request_timeout_s,
+    )
+    recording = drive.run_leg(spec)
+    leg = PlannedLeg(
+        leg_id=f"profile-{number}",
+        order=0,
+        arm=arm,
+        concurrency=setting.concurrency,
+        repetition=number,
+        requests=setting.concurrency,
+        prompts_sha256="",
+        warmup_sha256="",
+    )
+    return openai.to_rows(recording, spec, leg), (recording.end_ns - recording.start_ns) / 1e3

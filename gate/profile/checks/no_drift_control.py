@@ -1,0 +1,29 @@
+"""Nothing says how far equal kernels move between two profiles.
+
+What it does
+    Marks every lever unproven when no kernel has equal name and launches in two profiles: of both arms, or of the
+    first arm before and after the other one.
+Why
+    Clocks and memory placement move every kernel by some share; a byte-identical Marlin moved by 9.65 % between two
+    boots. A delta is only worth quoting above what equal kernels did. A closed attribution was once wrong in every
+    line because the machine's state had moved instead.
+Deciding numbers
+    The number of equal kernels: at least one. The drift itself decides each lever (levers.py).
+What to do
+    Leave the control on: the first arm is profiled once more after the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gate.observe.rows import Finding
+from gate.profile.checks.evidence import Evidence, finding
+
+CODE = "no-drift-control"
+REFUSES = False
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    if len(evidence.tables) == 2 and evidence.drift.share is None:
+        yield finding(CODE, None, f"no drift control ({evidence.drift.source})", "profile without --no-control")

@@ -1,0 +1,46 @@
+"""The kernels of a step do not add up to its wall time.
+
+What it does
+    Marks every lever unproven when the time with a kernel on the device differs by more than 1 % from the step's wall
+    time, measured without tracing on the same server.
+Why
+    Kernels that are missing from the trace, work on the host between steps and tracing's own cost all look like
+    nothing in a table of kernels. The step has to be explained before its parts are.
+Deciding numbers
+    |busy / wall - 1| ≤ 1 %. Busy is the union of all intervals, since dependent launches and side streams overlap;
+    the sum of kernels is larger and closes nothing.
+What to do
+    Busy below wall: the device waits for the host, which is a lever of its own (the residual line). Busy above wall:
+    tracing slowed the kernels; compare the clocks of both runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gate.observe.rows import Finding
+from gate.profile.checks.evidence import Evidence, finding
+
+CODE = "not-closed"
+REFUSES = False
+TOLERANCE = 0.01
+HINT = "below: the device waits for the host; above: tracing slowed the kernels"
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    for arm, table in evidence.tables.items():
+        if table.wall_us is None or table.busy_us is None:
+            yield finding(
+                CODE, arm, f"{arm}'s step has no untraced wall time to close on", "profile it with gate profile"
+            )
+            continue
+        off = table.busy_us / table.wall_us - 1
+        if abs(off) > TOLERANCE:
+            yield finding(
+                CODE,
+                arm,
+                f"kernels run {table.busy_us:.0f} µs of {arm}'s {table.wall_us:.0f} µs a step ({100 * off:+.1f} %); "
+                "expected within 1 %",
+                HINT,
+                abs(off) / TOLERANCE,
+            )

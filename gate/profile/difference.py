@@ -1,0 +1,99 @@
+"""6 Two windows of different output length -> one decode step: (long - short) / (steps between them), kernel by kernel.
+
+Start-up, prefill and the first decode steps are in both windows and cancel. A kernel that ran equally often in both is
+no part of a step; what its time differs by stays in the table, in a row of its own, so that the sum remains the sum.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median
+
+from gate.profile.families import rule_of
+from gate.profile.roofs import roof
+from gate.profile.rows import StepKernel, StepTable, Wall, Window
+
+EQUAL = "(kernels that ran equally often in both windows)"
+
+
+def steps(short: Window, long: Window) -> int:
+    """Decode steps that the long window has more: one batch of requests decodes together."""
+    return (long.output_tokens - short.output_tokens) * long.rounds
+
+
+def step_kernels(short: Window, long: Window) -> tuple[StepKernel, ...]:
+    """One row a kernel, the slowest first; a name that runs in several shapes is split by grid where each is whole."""
+    count = steps(short, long)
+    keys = _keys(short, long, count)
+    launches: dict[str, int] = defaultdict(int)
+    us: dict[str, float] = defaultdict(float)
+    raw: dict[str, str] = {}
+    for window, sign in ((long, 1), (short, -1)):
+        for kernel in window.kernels:
+            key = keys[kernel.name, kernel.grid]
+            launches[key] += sign * kernel.launches
+            us[key] += sign * kernel.us
+            raw[key] = kernel.name
+    rows, equal_us = [], 0.0
+    for key in launches:
+        if launches[key] == 0:
+            equal_us += us[key] / count
+            continue
+        rule = rule_of(raw[key])
+        rows.append(
+            StepKernel(
+                name=key,
+                family=rule.family,
+                rule=rule.pattern,
+                helper=rule.helper,
+                launches=launches[key] / count,
+                us=us[key] / count,
+            )
+        )
+    if equal_us:
+        rows.append(StepKernel(name=EQUAL, family="sampler_copies", rule="", launches=0.0, us=equal_us))
+    return tuple(sorted(rows, key=lambda row: (-row.us, row.name)))
+
+
+def _keys(short: Window, long: Window, count: int) -> dict[tuple[str, str], str]:
+    """(name, grid) -> row: the name alone unless every grid of it runs a whole number of times a step.
+
+    Attention picks its grid by context, so a grid of its own would come and go between two steps of one kernel.
+    """
+    grids: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    for window, sign in ((long, 1), (short, -1)):
+        for kernel in window.kernels:
+            grids[kernel.name][kernel.grid] += sign * kernel.launches
+    keys = {}
+    for name, found in grids.items():
+        whole = len(found) > 1 and all(n > 0 and n % count == 0 for n in found.values())
+        keys.update({(name, grid): f"{name} [grid {grid}]" if whole else name for grid in found})
+    return keys
+
+
+def wall_us(wall: Wall | None, steps_between: int) -> float | None:
+    """A step's time without tracing: medians of both lengths, their difference over the steps between them."""
+    if wall is None or not wall.short_us or not wall.long_us:
+        return None
+    return (median(wall.long_us) - median(wall.short_us)) / steps_between
+
+
+def step_table(name: str, short: Window, long: Window, wall: Wall | None, roof_bytes_per_s: float | None) -> StepTable:
+    """Without modules: modules.py adds them. roof_bytes_per_s: what the user says; None looks the device up."""
+    count = steps(short, long)
+    busy = None if short.busy_us is None or long.busy_us is None else (long.busy_us - short.busy_us) / count
+    top, source = roof(long.device, long.bandwidth_bytes_per_s, roof_bytes_per_s)
+    return StepTable(
+        arm=long.arm,
+        name=name,
+        batch=long.concurrency,
+        backend=long.backend,
+        tool=long.tool,
+        device=long.device,
+        roof_bytes_per_s=top,
+        roof_source=source,
+        steps=count,
+        wall_us=wall_us(wall, long.output_tokens - short.output_tokens),
+        busy_us=busy,
+        kernels=step_kernels(short, long),
+    )

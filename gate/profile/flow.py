@@ -1,0 +1,138 @@
+"""0 `gate profile` on one screen: recipe, tools, lock and preflight, both arms one at a time, then what they left."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gate.arm.process import GUARD
+from gate.errors import UsageError
+from gate.inputs import Asked, levels, plan_for, recipe_for
+from gate.lock import hold
+from gate.observe.machine import host, machine
+from gate.observe.rows import Arm
+from gate.observe.source import source
+from gate.plan import Plan
+from gate.preflight import preflight
+from gate.profile import census, store, tools
+from gate.profile.capture import Captured, Setting, capture
+from gate.profile.conclude import compare, conclude, exit_code, show
+from gate.profile.rows import LONG_TOKENS, SHORT_TOKENS, Role
+from gate.progress import Ui
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ProfileAsked:
+    """What the command line adds to Asked."""
+
+    backend: str | None = None
+    prompt_tokens: int | None = None
+    rounds: int = 1
+    roof_gb_per_s: float | None = None
+    control: bool = True
+
+
+def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
+    """Profile both arms and attribute the delta. Returns the exit code; raises GateError in one line."""
+    batch = _batch(asked)
+    backend, nsys = tools.choose(more.backend)  # 3 first, since nothing else is worth a look without them
+    tools.check_recipe(recipe_for(asked))  # 1
+    plan = plan_for(dataclasses.replace(asked, concurrency=str(batch), repetitions=1))  # 2
+    prompt_tokens = more.prompt_tokens or plan.recipe.workload.prompt_tokens
+    if prompt_tokens + LONG_TOKENS > plan.recipe.max_model_len:
+        raise UsageError(
+            f"{prompt_tokens} prompt and {LONG_TOKENS} output tokens",
+            expected=f"at most max_model_len {plan.recipe.max_model_len}",
+            hint="--prompt-tokens takes fewer",
+        )
+    with hold(plan.recipe):  # 3
+        preflight(plan, out)
+        setting = Setting(plan, backend, nsys, batch, prompt_tokens, more.rounds)
+        place = _begin(setting, more, out)
+        arms: list[store.ArmRecord] = []
+        captured: list[Captured] = []
+        try:
+            for arm, role in _order(plan.coin, control=more.control):  # 4
+                made = capture(setting, arm, role, place.folder.resolve(), ui.say)
+                captured.append(made)
+                arms.append(_record(plan, arm, role, made))
+        finally:
+            GUARD.close()
+        modules = _census(plan, setting, arms)
+        place.write_raw(tuple(arms), tuple(w for one in captured for w in one.windows), modules)
+    return conclude(place.folder)  # 5 to 8
+
+
+def again(name: str | None, other: str | None, out: Path) -> int:
+    """Show a profile anew from its records, or compare two."""
+    folder = store.require(name, out)
+    if other is None:
+        return conclude(folder)
+    report = compare(store.read(folder), store.read(store.require(other, out)))
+    show(report)
+    return exit_code(report)
+
+
+def _batch(asked: Asked) -> int:
+    """One concurrency: the declared, fixed batch of every step."""
+    found = levels(asked.concurrency or "1")
+    if len(found) != 1 or found[0] < 1:
+        raise UsageError(f"--conc {asked.concurrency}", expected="one number: a step has one batch size")
+    return found[0]
+
+
+def _order(first: Arm, *, control: bool) -> list[tuple[Arm, Role]]:
+    """The arm that opens is profiled once more at the end: what it moved by in between is the drift."""
+    second: Arm = "oracle" if first == "candidate" else "candidate"
+    order: list[tuple[Arm, Role]] = [(first, "measured"), (second, "measured")]
+    return [*order, (first, "control")] if control else order
+
+
+def _begin(setting: Setting, more: ProfileAsked, out: Path) -> store.ProfileStore:
+    started, recipe = datetime.now(UTC), setting.plan.recipe
+    name = f"{started:%Y%m%dT%H%M%SZ}-{recipe.name}-profile-{setting.plan.plan_id[:8]}"
+    place = store.ProfileStore(out / host() / name)
+    place.begin(
+        store.ProfileFile(
+            run_id=name,
+            recipe=recipe.name,
+            host=host(),
+            started_at=started.isoformat(timespec="seconds"),
+            backend=setting.backend,
+            nsys=tools.nsys_version(setting.nsys) if setting.nsys else None,
+            concurrency=setting.concurrency,
+            prompt_tokens=setting.prompt_tokens,
+            rounds=setting.rounds,
+            roof_bytes_per_s=None if more.roof_gb_per_s is None else more.roof_gb_per_s * 1e9,
+            machine=machine(),
+            gate=source(),
+        )
+    )
+    return place
+
+
+def _record(plan: Plan, arm: Arm, role: Role, made: Captured) -> store.ArmRecord:
+    planned, identity = plan.arm(arm), made.identity
+    manifest = json.loads(identity.extra["manifest"]) if identity.extra.get("manifest", "null") != "null" else {}
+    resident = manifest.get("resident_bytes") if isinstance(manifest, dict) else None
+    return store.ArmRecord(
+        arm=arm,
+        role=role,
+        name=planned.kind if planned.kind != "command" else Path((planned.argv or ("command",))[0]).name,
+        argv=planned.argv or (),
+        version=identity.version,
+        kv_cache_dtype=identity.kv_cache_dtype,
+        resident_bytes=resident if isinstance(resident, int) else None,
+        wall=made.wall,
+    )
+
+
+def _census(plan: Plan, setting: Setting, arms: list[store.ArmRecord]) -> tuple[census.Module, ...]:
+    config, tensors = census.read_headers(Path(plan.candidate.checkpoint))
+    is_fp8 = any("fp8" in (arm.kv_cache_dtype or "") for arm in arms)
+    context = setting.prompt_tokens + (SHORT_TOKENS + LONG_TOKENS) // 2
+    return tuple(
+        census.modules(config, tensors, batch=setting.concurrency, context=context, kv_bytes=1 if is_fp8 else 2)
+    )

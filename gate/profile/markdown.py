@@ -1,0 +1,91 @@
+"""8 A profile as profile.md: the same tables, and every kernel with its family, modules and rule."""
+
+from __future__ import annotations
+
+from gate.profile import plots, summary
+from gate.profile.rows import Attribution, ProfileReport, StepTable
+
+
+def render(report: ProfileReport) -> str:
+    lines = [f"# Profile {_cell(report.run_id)}", "", f"{report.recipe} on {report.host}, {report.started_at}.", ""]
+    if report.refused:
+        lines += ["**Refused: there is no step to show.**", ""]
+    if report.findings:
+        lines += [f"* `{f.code}`: {_cell(f.message)}; {_cell(f.hint)}" for f in report.findings] + [""]
+    if report.attribution is not None:
+        lines += _levers(report.attribution)
+    tables = [table for table in (report.candidate, report.oracle) if table is not None]
+    lines += [f"![{caption}]({name})\n" for name, caption in plots.captions(report).items()]
+    for table in tables:
+        lines += _families(table)
+    for table in tables:
+        lines += _kernels(table)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _levers(found: Attribution) -> list[str]:
+    drift = "unknown" if found.drift is None else f"{100 * found.drift:.2f} %"
+    lines = [
+        "## Levers",
+        "",
+        summary.delta_line(found.candidate_us, found.oracle_us, found.measured)
+        + f". Drift {drift}: {found.drift_source}.",
+        "",
+        "| lever | candidate µs | oracle µs | delta µs | rests on | note |",
+        "| --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    lines += [
+        f"| {_cell(v.name)} | {v.candidate_us:.1f} | {v.oracle_us:.1f} | {summary.signed(v.delta_us)} | {v.proof} | "
+        f"{_cell(v.note)} |"
+        for v in found.levers
+    ]
+    residual = summary.signed(found.residual_us)
+    total = summary.signed(found.delta_us)
+    return [
+        *lines,
+        f"| residual (no kernel running, less overlap) | | | {residual} | | |",
+        f"| **sum** | {found.candidate_us:.1f} | {found.oracle_us:.1f} | {total} | | |",
+        "",
+    ]
+
+
+def _families(table: StepTable) -> list[str]:
+    lines = [
+        f"## {table.arm}: families of a step",
+        "",
+        summary.headline(table) + ".",
+        "",
+        "| family | launches | µs | GB | GB/s | of roof |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    lines += [
+        f"| {row.title} | {row.launches:g} | {row.us:.1f} | {summary.mega(row.nbytes)} | "
+        f"{summary.rate_text(row.bytes_per_s)} | {summary.share_text(row.share)} |"
+        for row in summary.families(table)
+    ]
+    lines += [f"| **sum** | {table.launches:g} | {table.sum_us:.1f} | | | |", ""]
+    return [*lines, *(f"* {_cell(note)}" for note in table.notes), ""]
+
+
+def _kernels(table: StepTable) -> list[str]:
+    lines = [
+        f"## {table.arm}: kernels of a step",
+        "",
+        "| kernel | family | modules | launches | µs | GB/s | rule |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    lines += [
+        f"| {_cell(summary.short(k.name))} | {k.family} | {', '.join(k.modules)} | {k.launches:g} | {k.us:.2f} | "
+        f"{summary.rate_text(summary.kernel_rate(k))} | {_code(k.rule)} |"
+        for k in table.kernels
+    ]
+    return [*lines, ""]
+
+
+def _cell(text: str) -> str:
+    """Kernel names are other people's text: nothing in them may end a cell or open a tag."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+
+
+def _code(rule: str) -> str:
+    return f"`{rule}`".replace("|", "\\|") if rule else ""

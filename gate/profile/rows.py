@@ -1,0 +1,178 @@
+"""4 The records of a profile. Frozen; the unit is in the field name; what was not measured is None, never 0."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gate.observe.rows import Arm, Finding, Row
+
+Backend = Literal["nsys", "cupti"]
+Level = Literal["node", "graph", "none"]
+"""node: each kernel of a CUDA graph has a row; graph: a whole graph is one row; none: no kernel at all."""
+Role = Literal["measured", "control"]
+"""control: the arm that went first, profiled again after the other one. What it moved by is the drift."""
+
+SHORT_TOKENS, LONG_TOKENS = 8, 136
+"""Output tokens of the two windows. They differ by 128 decode steps, so a count that is not a multiple of 128 shows."""
+
+
+class TracedKernel(Row):
+    """All launches of one kernel with one shape in one window."""
+
+    name: str
+    """Demangled, as CUPTI reports it; "Memcpy DtoH" and the like for copies and fills."""
+    grid: str
+    """ "132x1x1"; empty where the trace does not tell."""
+    block: str
+    launches: int
+    us: float
+    """Summed over the launches."""
+
+
+class Window(Row):
+    """One window: one arm, one output length, traced from before its first request to after its last."""
+
+    arm: Arm
+    role: Role = "measured"
+    backend: Backend
+    output_tokens: int
+    concurrency: int
+    rounds: int
+    """Each round sends `concurrency` requests at once and waits for all of them."""
+    requests: int
+    completed: int
+    """Those that got exactly output_tokens."""
+    prompt_tokens: int
+    warmup_ended_ns: int
+    start_ns: int
+    """Of the window, perf_counter_ns of the gate, like warmup_ended_ns."""
+    counted_tokens: int | None = None
+    """Prompt and generated tokens that the server counted meanwhile; None where it counts none."""
+    level: Level
+    busy_us: float | None = None
+    """Time in which at least one kernel, copy or fill ran: the union of their intervals."""
+    device: str | None = None
+    bandwidth_bytes_per_s: float | None = None
+    """The device's nominal memory bandwidth, where the trace tells."""
+    tool: str
+    """Which tool wrote the trace, with its version."""
+    kernels: tuple[TracedKernel, ...]
+
+
+class Wall(Row):
+    """Untraced time of both lengths on the same server, in microseconds a round; tracing slows what it traces."""
+
+    short_us: tuple[float, ...]
+    long_us: tuple[float, ...]
+
+
+class StepKernel(Row):
+    """One kernel of one decode step: the difference of the two windows over the steps between them."""
+
+    name: str
+    family: str
+    rule: str
+    """The pattern that put it there; empty for the family "other"."""
+    launches: float
+    us: float
+    helper: bool = False
+    """The second half of another launch (split-K reduction): its time counts, its launches identify no module."""
+    modules: tuple[str, ...] = ()
+    """What it computes, where its launches say so."""
+    nbytes: int | None = None
+    """Bytes those modules have to read and write once; None where they are not known."""
+    flops: int | None = None
+    """2 × weights × batch of those modules, where they are products."""
+    shared_bytes: bool = False
+    """The bytes are of all the family's kernels together: they make a rate of the family, not of this kernel."""
+
+
+class StepTable(Row):
+    """What one arm does in one decode step."""
+
+    arm: Arm
+    name: str
+    """engine, vllm, a run id …"""
+    batch: int
+    backend: Backend
+    tool: str
+    device: str | None = None
+    roof_bytes_per_s: float | None = None
+    roof_source: str = ""
+    steps: int
+    wall_us: float | None = None
+    """A step without tracing."""
+    busy_us: float | None = None
+    """Kernels' union of intervals: less than their sum where streams or dependent launches overlap."""
+    kernels: tuple[StepKernel, ...]
+    notes: tuple[str, ...] = ()
+    """How launches were matched to modules, and what was not."""
+
+    @property
+    def sum_us(self) -> float:
+        return sum(kernel.us for kernel in self.kernels)
+
+    @property
+    def launches(self) -> float:
+        return sum(kernel.launches for kernel in self.kernels)
+
+
+Proof = Literal["launch counts", "same kernels", "by family", "below drift", "unproven"]
+
+
+class Lever(Row):
+    """One part of the delta: what both arms spend on the same modules."""
+
+    name: str
+    families: tuple[str, ...]
+    modules: tuple[str, ...] = ()
+    candidate_us: float
+    oracle_us: float
+    nbytes: int | None = None
+    proof: Proof
+    note: str = ""
+
+    @property
+    def delta_us(self) -> float:
+        """Above 0: the candidate is slower here."""
+        return self.candidate_us - self.oracle_us
+
+
+class Attribution(Row):
+    """The delta of a decode step, candidate minus oracle, in parts that add up to it."""
+
+    levers: tuple[Lever, ...]
+    """The largest delta first."""
+    candidate_us: float
+    oracle_us: float
+    """A step's wall time; where it was not measured, the kernels' sum."""
+    measured: Literal["wall", "kernels"]
+    drift: float | None
+    """How far equal kernels moved, a share; None without a control."""
+    drift_source: str
+
+    @property
+    def delta_us(self) -> float:
+        return self.candidate_us - self.oracle_us
+
+    @property
+    def residual_us(self) -> float:
+        """What no lever explains: time without a kernel, less what overlapped. Never dropped."""
+        return self.delta_us - sum(lever.delta_us for lever in self.levers)
+
+
+class ProfileReport(Row):
+    """attribution.json: everything shown."""
+
+    schema_version: Literal[1] = 1
+    run_id: str
+    recipe: str
+    host: str
+    started_at: str
+    candidate: StepTable | None
+    oracle: StepTable | None
+    """None where a finding refuses the table."""
+    attribution: Attribution | None
+    findings: tuple[Finding, ...] = ()
+    refused: bool
+    """Whether a finding says that there is no step to show."""

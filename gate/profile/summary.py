@@ -1,0 +1,113 @@
+"""8 A step table as people read it: families with launches, µs, bytes, GB/s, share of the roof; short kernel names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gate.profile.families import TITLES
+from gate.profile.rows import StepKernel, StepTable
+
+NAME_CHARS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRow:
+    family: str
+    title: str
+    launches: float
+    us: float
+    nbytes: int | None
+    bytes_per_s: float | None
+    share: float | None
+    """Of the roof."""
+    flops: int | None
+
+
+def families(table: StepTable) -> list[FamilyRow]:
+    """The slowest first."""
+    rows = []
+    for family in dict.fromkeys(kernel.family for kernel in table.kernels):
+        kernels = [k for k in table.kernels if k.family == family]
+        us = sum(k.us for k in kernels)
+        counted = [k.nbytes for k in kernels if k.nbytes is not None]
+        nbytes = sum(counted) if counted else None
+        rate = rate_of(nbytes, us)
+        rows.append(
+            FamilyRow(
+                family,
+                TITLES[family],
+                sum(k.launches for k in kernels),
+                us,
+                nbytes,
+                rate,
+                share_of(rate, table.roof_bytes_per_s),
+                sum(k.flops or 0 for k in kernels) or None,
+            )
+        )
+    return sorted(rows, key=lambda row: -row.us)
+
+
+def rate_of(nbytes: int | None, us: float) -> float | None:
+    """Bytes per second."""
+    return None if nbytes is None or us <= 0 else nbytes / us * 1e6
+
+
+def share_of(rate: float | None, roof: float | None) -> float | None:
+    return None if rate is None or roof is None else rate / roof
+
+
+def kernel_rate(kernel: StepKernel) -> float | None:
+    return None if kernel.shared_bytes else rate_of(kernel.nbytes, kernel.us)
+
+
+def short(name: str) -> str:
+    """Without return type, arguments and template arguments: what is left tells kernels apart in a table.
+
+    Names in parquet and attribution.json are whole.
+    """
+    grid = re.search(r" \[grid [^\]]*\]$", name)
+    plain = name[: grid.start()] if grid else name
+    plain = re.sub(r"^void ", "", plain)
+    functor = re.search(r"device_kernel<\s*(.*)", plain)
+    plain = functor.group(1) if functor else plain
+    plain = re.split(r"[<(]", plain, maxsplit=1)[0] or plain
+    text = plain + (grid.group(0) if grid else "")
+    return text if len(text) <= NAME_CHARS else text[: NAME_CHARS - 1] + "…"
+
+
+def mega(value: float | None, digits: int = 3) -> str:
+    """Bytes as GB (10^9)."""
+    return "–" if value is None else f"{value / 1e9:.{digits}f}"
+
+
+def rate_text(value: float | None) -> str:
+    return "–" if value is None else f"{value / 1e9:.0f}"
+
+
+def share_text(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def signed(us: float) -> str:
+    return f"{us:+.1f}"
+
+
+def headline(table: StepTable) -> str:
+    """One line about an arm's step."""
+    wall = "no untraced wall time" if table.wall_us is None else f"{table.wall_us:.0f} µs wall untraced"
+    busy = "" if table.busy_us is None else f", {table.busy_us:.0f} µs with a kernel running"
+    roof = (
+        ""
+        if table.roof_bytes_per_s is None
+        else f"; roof {rate_text(table.roof_bytes_per_s)} GB/s, {table.roof_source}"
+    )
+    return (
+        f"{table.arm} {table.name}, batch {table.batch}: {table.launches:.0f} launches, "
+        f"{table.sum_us:.0f} µs of kernels, {wall}{busy} ({table.tool}{roof})"
+    )
+
+
+def delta_line(candidate_us: float, oracle_us: float, measured: str) -> str:
+    what = "wall time of a step" if measured == "wall" else "sum of kernels of a step"
+    return f"delta, {what}: {candidate_us:.1f} - {oracle_us:.1f} = {candidate_us - oracle_us:+.1f} µs"

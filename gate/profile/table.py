@@ -1,0 +1,104 @@
+"""8 A profile on the terminal: each arm's families, then the levers that add up to the delta, then what is doubtful."""
+
+from __future__ import annotations
+
+import io
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gate.profile import summary
+from gate.profile.rows import Attribution, ProfileReport, StepTable
+
+STYLES = {
+    "launch counts": "green",
+    "same kernels": "green",
+    "by family": "yellow",
+    "below drift": "dim",
+    "unproven": "bold red",
+}
+
+
+def render(report: ProfileReport, *, colour: bool = False, width: int = 120) -> str:
+    """Text without escape codes unless `colour`."""
+    out = io.StringIO()
+    console = Console(
+        file=out, force_terminal=colour, no_color=not colour, width=width, highlight=False, emoji=False, markup=False
+    )
+    console.print(Group(*_parts(report)))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _parts(report: ProfileReport) -> list[RenderableType]:
+    parts: list[RenderableType] = [Text(f"{report.recipe} on {report.host}, profile {report.run_id}", "bold"), ""]
+    if report.refused:
+        parts += [Text("REFUSED: there is no step to show", "bold red"), ""]
+    for arm in (report.candidate, report.oracle):
+        if arm is not None:
+            parts += [Text(summary.headline(arm)), _families(arm), ""]
+    if report.attribution is not None:
+        parts += [_levers(report.attribution), *_closing(report.attribution), ""]
+    for arm in (report.candidate, report.oracle):
+        if arm is not None:
+            parts += [Text(f"{arm.arm}: {note}", "dim") for note in arm.notes]
+    for found in report.findings:
+        parts.append(Text(f"{found.code}: {found.message}; {found.hint}"))
+    return parts
+
+
+def _table(*columns: str) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="left" if number == 0 else "right")
+    return made
+
+
+def _families(arm: StepTable) -> Table:
+    made = _table("family", "launches", "µs", "GB", "GB/s", "of roof")
+    for row in summary.families(arm):
+        made.add_row(
+            row.title,
+            f"{row.launches:g}",
+            f"{row.us:.1f}",
+            summary.mega(row.nbytes),
+            summary.rate_text(row.bytes_per_s),
+            summary.share_text(row.share),
+        )
+    made.add_row("sum", f"{arm.launches:g}", f"{arm.sum_us:.1f}", "", "", "")
+    return made
+
+
+def _levers(found: Attribution) -> Table:
+    made = _table("lever", "candidate µs", "oracle µs", "delta µs")
+    made.add_column("rests on", justify="left")
+    for lever in found.levers:
+        made.add_row(
+            lever.name,
+            f"{lever.candidate_us:.1f}",
+            f"{lever.oracle_us:.1f}",
+            summary.signed(lever.delta_us),
+            Text(lever.proof, STYLES[lever.proof]),
+        )
+    made.add_row("residual (no kernel running, less overlap)", "", "", summary.signed(found.residual_us), "")
+    return made
+
+
+def _closing(found: Attribution) -> list[RenderableType]:
+    drift = "unknown" if found.drift is None else f"{100 * found.drift:.2f} %"
+    lines = [
+        summary.delta_line(found.candidate_us, found.oracle_us, found.measured),
+        f"drift {drift}: {found.drift_source}",
+    ]
+    return [Text(line) for line in (*lines, *_notes(found))]
+
+
+def _notes(found: Attribution) -> list[str]:
+    """Each note once, with the levers that it is about."""
+    about: dict[str, list[str]] = {}
+    for lever in found.levers:
+        if lever.note:
+            about.setdefault(lever.note, []).append(lever.name)
+    every = len(found.levers)
+    return [f"{'every lever' if len(names) == every else '; '.join(names)}: {note}" for note, names in about.items()]

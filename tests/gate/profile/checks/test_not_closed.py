@@ -1,0 +1,34 @@
+"""not-closed: kernels that do not explain the wall time; the boundary is 1 %, and the table is still shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from gate.profile import checks
+from gate.profile.checks.evidence import Evidence
+from tests.gate.profile.checks.conftest import STEP_US, with_tables
+
+
+@pytest.mark.parametrize(("factor", "closes"), [(1.0, True), (1.0095, True), (1.0115, False), (0.9895, False)])
+def test_within_one_per_cent(good: Evidence, factor: float, closes: bool) -> None:
+    changed = with_tables(good, lambda _: {"wall_us": STEP_US * factor})
+    assert {f.code for f in checks.findings(changed)} == (set() if closes else {"not-closed"})
+
+
+def test_the_message_has_both_times(good: Evidence) -> None:
+    """The recorded 27B step against the mean TPOT of a serving run: 8996 of 9260 µs."""
+    found = checks.findings(with_tables(good, lambda _: {"wall_us": 9260.0}))
+    assert [f.arm for f in found] == ["candidate", "oracle"]
+    assert found[0].message.startswith("kernels run 8996 µs of candidate's 9260 µs a step (-2.8 %)")
+    assert "not-closed" not in checks.REFUSING
+
+
+def test_overlapping_kernels_close_by_their_union(good: Evidence) -> None:
+    """Dependent launches: the sum is 30 % above the wall time, the union is not."""
+    slower = with_tables(good, lambda t: {"kernels": tuple(k.model_copy(update={"us": k.us * 1.3}) for k in t.kernels)})
+    assert checks.findings(slower) == ()
+
+
+def test_no_wall_time_closes_on_nothing(good: Evidence) -> None:
+    found = checks.findings(with_tables(good, lambda _: {"wall_us": None}))
+    assert {f.code for f in found} == {"not-closed"}

@@ -1,0 +1,90 @@
+"""Recorded and composed step tables, and windows whose difference they are."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import make_checkpoint
+import synthetic_weights
+
+from gate.observe.rows import Arm
+from gate.profile.activity import Trace
+from gate.profile.census import Module, modules
+from gate.profile.difference import step_table
+from gate.profile.rows import StepTable, TracedKernel, Wall, Window
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SHORT, LONG = 8, 136
+CONTEXT = 1024 + (SHORT + LONG) // 2
+
+
+@cache
+def fixture(name: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text())
+    return made
+
+
+@cache
+def census(shape: str, batch: int) -> tuple[Module, ...]:
+    """Of the full-size synthetic checkpoint that the recorded runs served: its headers, without a byte of weights."""
+    recipe = synthetic_weights.Recipe(
+        synthetic_weights.SHAPES[shape], "modelopt", 0, distinct=False, w4a4=False, vision=False, mtp=False
+    )
+    tensors = {e.name: (e.dtype, tuple(e.shape)) for e in synthetic_weights.tensors(recipe)}
+    config = {"text_config": make_checkpoint.text_config(recipe)}
+    return tuple(modules(config, tensors, batch=batch, context=CONTEXT, kv_bytes=1))
+
+
+def windows(rows: list[Any], *, batch: int = 1, arm: Arm = "oracle", **changes: Any) -> tuple[Window, Window]:
+    """(short, long): `output_tokens` steps' worth of the rows in each, so that their difference is 128 steps' worth."""
+    made = []
+    for tokens in (SHORT, LONG):
+        kernels = tuple(
+            TracedKernel(name=name, grid="", block="", launches=round(n * tokens), us=us * tokens)
+            for us, n, name in rows
+        )
+        made.append(window(kernels, tokens, batch=batch, arm=arm, **changes))
+    return made[0], made[1]
+
+
+def window(
+    kernels: tuple[TracedKernel, ...], tokens: int, *, batch: int = 1, arm: Arm = "oracle", **changes: Any
+) -> Window:
+    good = {
+        "arm": arm,
+        "backend": "cupti",
+        "output_tokens": tokens,
+        "concurrency": batch,
+        "rounds": 1,
+        "requests": batch,
+        "completed": batch,
+        "prompt_tokens": 1024,
+        "warmup_ended_ns": 1,
+        "start_ns": 2,
+        "counted_tokens": batch * (1024 + tokens),
+        "level": "node",
+        "busy_us": sum(k.us for k in kernels),
+        "device": "NVIDIA H200",
+        "tool": "torch.profiler",
+        "kernels": kernels,
+    }
+    return Window.model_validate(good | changes)
+
+
+def trace_of(kernels: tuple[TracedKernel, ...]) -> Trace:
+    return Trace(kernels, "node", sum(k.us for k in kernels), "torch.profiler", "NVIDIA H200")
+
+
+def recorded(name: str, **changes: Any) -> StepTable:
+    """The step of a recorded table, made through the two-length difference."""
+    data = fixture(name)
+    short, long = windows(data["rows"], batch=data["batch"], **changes)
+    return step_table("vllm", short, long, None, None)
+
+
+def wall(step_us: float, fixed_us: float = 100_000.0) -> Wall:
+    """Three rounds of each length of a server whose step takes step_us."""
+    return Wall(short_us=(fixed_us + SHORT * step_us,) * 3, long_us=(fixed_us + LONG * step_us,) * 3)

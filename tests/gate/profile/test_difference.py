@@ -1,0 +1,84 @@
+"""The two-length difference: what cancels, what stays, what is split by shape."""
+
+from __future__ import annotations
+
+import pytest
+
+from gate.profile.activity import Activity, summed
+from gate.profile.difference import EQUAL, step_kernels, step_table, steps
+from gate.profile.rows import TracedKernel, Wall
+from tests.gate.profile.tables import fixture, wall, window, windows
+
+
+def kernel(name: str, launches: int, us: float, grid: str = "") -> TracedKernel:
+    return TracedKernel(name=name, grid=grid, block="", launches=launches, us=us)
+
+
+def test_start_and_prefill_cancel() -> None:
+    """A prefill kernel in both windows, a load in neither: what is left is 129 launches of 37.7 µs."""
+    prefill = kernel("flash_prefill", 64, 9000.0)
+    short = window((prefill, kernel("marlin::Marlin<8>", 8 * 129, 8 * 4861.0)), 8)
+    long = window((prefill, kernel("marlin::Marlin<8>", 136 * 129, 136 * 4861.0)), 136)
+    (row,) = step_kernels(short, long)
+    assert (row.name, row.launches, row.us) == ("marlin::Marlin<8>", 129.0, pytest.approx(4861.0))
+    assert steps(short, long) == 128
+
+
+def test_a_recorded_table_comes_out_of_its_windows() -> None:
+    rows = fixture("vllm-0.25.0-h200-27b-b1")["rows"]
+    found = {k.name: (k.us, k.launches) for k in step_kernels(*windows(rows))}
+    assert found == {name: (pytest.approx(us), n) for us, n, name in rows}
+
+
+def test_what_ran_equally_often_keeps_its_time() -> None:
+    """No launch of a step, but the sum stays the sum."""
+    short = window((kernel("flash_prefill", 64, 9000.0),), 8)
+    long = window((kernel("flash_prefill", 64, 9128.0),), 136)
+    (row,) = step_kernels(short, long)
+    assert (row.name, row.launches, row.us) == (EQUAL, 0.0, pytest.approx(1.0))
+
+
+def test_rounds_are_steps_too() -> None:
+    short = window((kernel("k", 16, 16.0),), 8, rounds=2)
+    long = window((kernel("k", 272, 272.0),), 136, rounds=2)
+    assert step_kernels(short, long)[0].launches == 1.0
+
+
+def test_shapes_are_split_where_each_is_whole() -> None:
+    """One skinny kernel on two grids: 64 gate_up and one lm_head a step."""
+    made = [
+        window((kernel("skinny", 64 * n, 64.0 * n, "132x1x1"), kernel("skinny", n, 9.0 * n, "264x1x1")), n)
+        for n in (8, 136)
+    ]
+    assert {(k.name, k.launches) for k in step_kernels(*made)} == {
+        ("skinny [grid 132x1x1]", 64.0),
+        ("skinny [grid 264x1x1]", 1.0),
+    }
+
+
+def test_a_grid_that_depends_on_the_context_stays_one_kernel() -> None:
+    short = window((kernel("attention", 128, 128.0, "4x1x1"),), 8)
+    long = window((kernel("attention", 1000, 1000.0, "4x1x1"), kernel("attention", 1176, 1176.0, "5x1x1")), 136)
+    (row,) = step_kernels(short, long)
+    assert (row.name, row.launches) == ("attention", 16.0)
+
+
+def test_wall_is_the_difference_of_medians() -> None:
+    table = step_table("x", *windows([[10.0, 1, "k"]]), wall(9260.0), None)
+    assert table.wall_us == pytest.approx(9260.0)
+    uneven = Wall(short_us=(100.0, 101.0, 900.0), long_us=(1381.0, 1380.0, 1000.0))
+    assert step_table("x", *windows([[10.0, 1, "k"]]), uneven, None).wall_us == pytest.approx((1380 - 101) / 128)
+    assert step_table("x", *windows([[10.0, 1, "k"]]), None, None).wall_us is None
+
+
+def test_overlapping_intervals_count_once() -> None:
+    """Two streams: 10 µs beside 6 µs, then 4 µs after a gap."""
+    rows, busy_us = summed(
+        [Activity(0, 10_000, "a"), Activity(2_000, 8_000, "b"), Activity(12_000, 16_000, "a", "1x1x1", "32x1x1")]
+    )
+    assert busy_us == pytest.approx(14.0)
+    assert [(r.name, r.grid, r.launches, r.us) for r in rows] == [
+        ("a", "", 1, 10.0),
+        ("b", "", 1, 6.0),
+        ("a", "1x1x1", 1, 4.0),
+    ]

@@ -1,0 +1,166 @@
+"""The whole `gate profile` on stand-ins: a scripted server under a stand-in for nsys, and one with profiler routes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gate.errors import ArmError, PreconditionError, UsageError
+from gate.inputs import Asked
+from gate.observe import gpu
+from gate.profile import flow, store
+from gate.profile.conclude import conclude, derive
+from gate.profile.flow import ProfileAsked, profile
+from gate.profile.rows import ProfileReport
+from gate.progress import Ui
+from tests.ports import free_port
+
+ROOT = Path(__file__).resolve().parents[3]
+RECIPE = """
+schema_version = 1
+name = "fakes"
+gpu = true
+max_model_len = 512
+[checkpoint]
+path = "{checkpoint}"
+[workload]
+prompt_tokens = 12
+output_tokens = 6
+[protocol]
+concurrency = [1]
+ready_timeout_s = 60
+request_timeout_s = 30
+[candidate]
+kind = "{command}"
+env = {{ PYTHONPATH = "{root}", FAKE_NSYS_STATE = "{state}" }}
+[oracle]
+kind = "{command}"
+platform = "cpu"
+env = {{ PYTHONPATH = "{root}", FAKE_NSYS_STATE = "{state}" }}
+"""
+
+
+class Bench:
+    def __init__(self, folder: Path, checkpoint: Path) -> None:
+        self.out, self.folder, self.checkpoint = folder / "results", folder, checkpoint
+        self.port = free_port()
+
+    def run(self, server: str, more: ProfileAsked, **changes: object) -> int:
+        recipe = self.folder / "fakes.toml"
+        recipe.write_text(
+            RECIPE.format(
+                checkpoint=self.checkpoint, command=f"{sys.executable} {server}", root=ROOT, state=self.folder
+            )
+        )
+        asked = Asked(recipe=str(recipe), port=self.port, coin="candidate", **changes)  # type: ignore[arg-type]
+        return profile(asked, more, self.out, Ui())
+
+    @property
+    def report(self) -> ProfileReport:
+        folder = store.find(None, self.out)
+        assert folder is not None
+        return ProfileReport.model_validate_json((folder / store.REPORT).read_bytes())
+
+
+@pytest.fixture
+def bench(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """With a GPU that NVML is said to show, a lock of its own, and nsys on PATH."""
+    card = gpu.Gpu(0, "NVIDIA Imaginary", "GPU-0", 2**34)
+    monkeypatch.setattr(gpu, "gpus", lambda: (card,))
+    monkeypatch.setattr(flow, "preflight", lambda _plan, _out: ())
+    monkeypatch.setenv("GATE_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("FAKE_NSYS_STATE", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    tool = tmp_path / "bin" / "nsys"
+    tool.parent.mkdir()
+    tool.write_text(
+        f"#!{sys.executable}\nimport runpy\nrunpy.run_module('tests.gate.profile.fake_nsys', run_name='__main__')\n"
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    yield Bench(tmp_path, tiny_checkpoint)
+    assert not [p for p in psutil.Process().children(recursive=True) if "fake" in " ".join(p.cmdline())]
+
+
+FAKE = "-m gate.arm.fake --port {port} --preset instant"
+PROFILED = "-m tests.gate.profile.fake_profiled {port}"
+
+
+@pytest.mark.parametrize(("backend", "server"), [("nsys", FAKE), ("cupti", PROFILED)])
+def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: str) -> None:
+    """The candidate's W4A16 products take half as long again: 17 launches of 40 ms become 340 ms of delta a step."""
+    code = bench.run(server, ProfileAsked(backend=backend))
+    report = bench.report
+    assert not report.refused
+    assert {f.code for f in report.findings} == {"not-closed"}  # made-up kernels against a stand-in's wall time
+    assert code == 2
+    assert report.candidate is not None
+    assert report.oracle is not None
+    assert report.candidate.launches == report.oracle.launches == 78
+    levers = {lever.families: lever for lever in report.attribution.levers} if report.attribution else {}
+    assert levers[("w4a16",)].delta_us == pytest.approx(340_000)
+    assert levers[("w4a16",)].modules == ("lm_head", "mlp.down_proj", "mlp.gate_up_proj")
+    others = [lever.delta_us for families, lever in levers.items() if families != ("w4a16",)]
+    assert others == pytest.approx([0.0] * 7, abs=1)
+    assert report.attribution is not None
+    assert report.attribution.drift == 0.0
+    assert report.attribution.drift_source.startswith("the candidate before and after")
+
+
+def test_what_a_profile_leaves_behind(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(FAKE, ProfileAsked(backend="nsys", control=False, roof_gb_per_s=1000))
+    folder = store.find(None, bench.out)
+    assert folder is not None
+    there = {path.name for path in folder.iterdir()}
+    assert there >= {"profile.json", "windows.parquet", "arms.json", "census.json", "attribution.json", "profile.md"}
+    assert there >= {"stack.svg", "roofline.svg", "logs", "traces"}
+    about = json.loads((folder / "profile.json").read_text())
+    assert about["nsys"].startswith("NVIDIA Nsight Systems version 2025.3.2")
+    shown = capsys.readouterr().out
+    assert "W4A16 products" in shown
+    assert "residual" in shown
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert conclude(folder) == 2  # derived again, byte for byte
+    assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert derive(store.read(folder)) == bench.report
+    assert flow.again(folder.name[:20], folder.name, bench.out) == 2
+
+
+def test_a_server_without_a_profiler_is_one_line(bench: Bench) -> None:
+    with pytest.raises(ArmError, match="/start_profile answered 405"):
+        bench.run(FAKE, ProfileAsked(backend="cupti"))
+
+
+def test_too_long_for_the_model_is_said_before_anything_starts(bench: Bench) -> None:
+    with pytest.raises(UsageError, match="500 prompt and 136 output tokens; expected at most max_model_len 512"):
+        bench.run(FAKE, ProfileAsked(prompt_tokens=500))
+    assert store.find(None, bench.out) is None
+
+
+def test_one_batch_size(bench: Bench) -> None:
+    with pytest.raises(UsageError, match="a step has one batch size"):
+        bench.run(FAKE, ProfileAsked(), concurrency="1,2")
+
+
+def test_no_gpu_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "gpus", lambda: ())
+    with pytest.raises(PreconditionError, match="needs an NVIDIA GPU and NVML shows none") as caught:
+        profile(Asked(recipe="qwen3.6-27b-nvfp4"), ProfileAsked(), tmp_path, Ui())
+    assert caught.value.exit_code == 69
+
+
+def test_no_nsys_is_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(PreconditionError, match="nsys is not on PATH") as caught:
+        bench.run(FAKE, ProfileAsked(backend="nsys"))
+    assert caught.value.exit_code == 69
+
+
+def test_a_cpu_recipe_is_refused(bench: Bench) -> None:
+    with pytest.raises(UsageError, match="recipe tiny runs on the CPU"):
+        profile(Asked(recipe="tiny", port=bench.port), ProfileAsked(), bench.out, Ui())

@@ -1,0 +1,135 @@
+"""Attribution: parts that add up, what each rests on, the drift, and the recorded worked example."""
+
+from __future__ import annotations
+
+import pytest
+
+from gate.observe.rows import Arm
+from gate.profile.levers import Drift, attribute, drift_of
+from gate.profile.modules import with_modules
+from gate.profile.rows import StepKernel, StepTable
+from tests.gate.profile.tables import census, fixture, recorded
+
+STILL = Drift(0.0, "synthetic")
+
+
+def table(
+    arm: Arm, rows: list[tuple[str, str, float, float, tuple[str, ...]]], wall_us: float | None = None
+) -> StepTable:
+    """rows: (name, family, launches, µs, modules)."""
+    kernels = tuple(
+        StepKernel(name=name, family=family, rule="r", launches=n, us=us, modules=modules)
+        for name, family, n, us, modules in rows
+    )
+    return StepTable(arm=arm, name=arm, batch=1, backend="nsys", tool="t", steps=128, wall_us=wall_us, kernels=kernels)
+
+
+def example() -> tuple[StepTable, StepTable]:
+    """tests/gate/profile/fixtures/worked-example-gb10-27b.json, whose header says what in it was recorded."""
+    data = fixture("worked-example-gb10-27b")
+    made = [
+        table(
+            arm,
+            [(r["name"], r["family"], r["launches"], r["us"], tuple(r["modules"])) for r in data[arm]],
+            data["wall_us"][arm],
+        )
+        for arm in ("candidate", "oracle")
+    ]
+    return made[0], made[1]
+
+
+def test_the_worked_example_comes_out() -> None:
+    """98.906 - 81.577 ms: +8.64 lm_head/Marlin, +7.61 FP8 tower, +0.05 split-K, +1.03 rest = +17.33 ms a step."""
+    ours, theirs = example()
+    found = attribute(ours, theirs, drift_of(ours, theirs, "both arms"))
+    assert found.delta_us == pytest.approx(17_329.0)
+    deltas = {lever.name: lever.delta_us / 1e3 for lever in found.levers}
+    lm_head = deltas.pop("BF16 products, split-K (lm_head) + W4A16 products (lm_head)")
+    tower = deltas.pop("FP8 W8A8 products")
+    split_k = deltas.pop("BF16 products, split-K (linear_attn.in_proj_ba)")
+    assert (round(lm_head, 2), round(tower, 2), round(split_k, 2)) == (8.64, 7.61, 0.05)
+    assert set(deltas) == {"W4A16 products (mlp.down_proj, mlp.gate_up_proj)", "norms, quantisation, activations"}
+    assert sum(deltas.values()) == pytest.approx(1.03, abs=5e-3)
+    assert sum(lever.delta_us for lever in found.levers) + found.residual_us == pytest.approx(found.delta_us)
+    assert found.residual_us == pytest.approx(-0.3, abs=0.01)
+    assert found.levers[0].modules == ("lm_head",)  # one arm's BF16 product and the other's Marlin are one lever
+    assert found.levers[0].proof == "launch counts"
+
+
+def test_the_example_s_equal_kernel_is_its_drift() -> None:
+    """One Marlin kernel with equal name and launches moved by 0.58 %: nothing below that is quoted."""
+    ours, theirs = example()
+    drift = drift_of(ours, theirs, "both arms")
+    assert drift.share == pytest.approx(0.0058, abs=1e-4)
+    proofs = {lever.modules: lever.proof for lever in attribute(ours, theirs, drift).levers}
+    assert proofs[("mlp.down_proj", "mlp.gate_up_proj")] == "below drift"
+    assert proofs[("lm_head",)] == "launch counts"
+
+
+def test_27b_against_the_composed_step_of_the_engine() -> None:
+    """Every µs is in a lever: fused launches count where their work went."""
+    theirs = with_modules(recorded("vllm-0.25.0-h200-27b-b1"), census("27b", 1))
+    ours = with_modules(recorded("engine-h200-27b-b1-composed", arm="candidate"), census("27b", 1))
+    found = attribute(ours, theirs, Drift(0.005, "synthetic"))
+    assert found.delta_us == pytest.approx(-3171.4, abs=0.1)
+    assert found.residual_us == pytest.approx(0.0, abs=1e-6)
+    levers = {lever.families: (round(lever.delta_us), lever.proof) for lever in found.levers}
+    assert levers == {
+        ("w4a16",): (-1806, "launch counts"),
+        ("norm_quant_act", "bf16"): (-810, "by family"),
+        ("gdn_step", "gdn_conv"): (-206, "launch counts"),
+        ("attention",): (-129, "launch counts"),
+        ("fp8",): (-112, "launch counts"),
+        ("sampler_copies",): (-62, "by family"),
+        ("kv_write",): (-46, "launch counts"),
+    }
+
+
+def test_the_residual_is_what_kernels_do_not_explain() -> None:
+    """Candidate 100 µs of kernels in 130 µs, oracle 90 in 95: 25 of the 35 µs of delta are time without a kernel."""
+    ours = table("candidate", [("k", "attention", 16, 100.0, ("attention.kv",))], wall_us=130.0)
+    theirs = table("oracle", [("k", "attention", 16, 90.0, ("attention.kv",))], wall_us=95.0)
+    found = attribute(ours, theirs, STILL)
+    assert (found.measured, found.delta_us, found.residual_us) == ("wall", 35.0, 25.0)
+    assert attribute(ours.model_copy(update={"wall_us": None}), theirs, STILL).measured == "kernels"
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "modules", "drift", "doubtful", "proof"),
+    [
+        ("b", "attention", ("attention.kv",), STILL, "", "launch counts"),
+        ("a", "attention", ("attention.kv",), STILL, "", "same kernels"),
+        ("b", "norm_quant_act", (), STILL, "", "by family"),
+        ("b", "other", (), STILL, "", "unproven"),
+        ("b", "attention", (), STILL, "", "unproven"),
+        ("b", "attention", ("attention.kv",), Drift(None, "none"), "", "unproven"),
+        ("b", "attention", ("attention.kv",), STILL, "kernels run half the wall time", "unproven"),
+        ("b", "attention", ("attention.kv",), Drift(0.25, "x"), "", "below drift"),
+        ("b", "attention", ("attention.kv",), Drift(0.19, "x"), "", "launch counts"),
+    ],
+)  # fmt: skip
+def test_what_a_lever_rests_on(
+    name: str, family: str, modules: tuple[str, ...], drift: Drift, doubtful: str, proof: str
+) -> None:
+    """80 against 100 µs; a fifth is the boundary of the drift."""
+    ours = table("candidate", [(name, family, 16, 80.0, modules)])
+    theirs = table("oracle", [("a", family, 16, 100.0, modules)])
+    (lever,) = attribute(ours, theirs, drift, doubtful=doubtful).levers
+    assert lever.proof == proof
+    assert lever.delta_us == -20.0  # marked, never dropped
+
+
+def test_one_kernel_that_changed_is_not_taken_for_drift() -> None:
+    """Four equal kernels, one of them 30 % slower: the drift is the others' 1 %."""
+    rows = [("a", 400.0, 404.0), ("b", 300.0, 303.0), ("c", 200.0, 202.0), ("d", 100.0, 130.0)]
+    ours = table("candidate", [(name, "attention", 16, after, ()) for name, _, after in rows])
+    theirs = table("oracle", [(name, "attention", 16, before, ()) for name, before, _ in rows])
+    assert drift_of(ours, theirs, "x").share == pytest.approx(0.01)
+
+
+def test_kernels_with_other_launch_counts_are_no_control() -> None:
+    ours = table("candidate", [("a", "attention", 16, 100.0, ())])
+    theirs = table("oracle", [("a", "attention", 32, 100.0, ())])
+    assert drift_of(ours, theirs, "both arms") == Drift(
+        None, "both arms: no kernel has equal name and launches on both sides"
+    )
