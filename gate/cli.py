@@ -291,6 +291,37 @@ def compare(
     raise typer.Exit(found.exit_code)
 
 
+@app.command()
+def sweep(
+    recipe: RecipeOption = None,
+    model: ModelOption = None,
+    pp: Annotated[str, typer.Option("--pp", help="Prompt lengths, such as 128,512,2048; empty: none.")] = "512",
+    tg: Annotated[str, typer.Option("--tg", help="Numbers of generated tokens; empty: none.")] = "128",
+    depth: Annotated[str, typer.Option("--depth", help="Tokens in the context before tg, such as 0,4096.")] = "0",
+    reps: Annotated[int, typer.Option("--reps", help="Timed requests per point and arm.", min=1, max=100)] = 5,
+    candidate: CandidateOption = None,
+    oracle: Annotated[
+        str | None, typer.Option("--oracle", help='As in gate run; "none" sweeps the candidate alone.')
+    ] = None,
+    residency: ResidencyOption = None,
+    seed: SeedOption = None,
+    coin: CoinOption = None,
+    port: PortOption = PORT,
+    out: OutOption = RESULTS,
+) -> None:
+    """Prefill and decode rates over length and depth, as llama-bench has them.
+
+    One stream, both arms in turns; a table, plots and raw records, no verdict.
+    """
+    from gate.inputs import Asked
+    from gate.progress import Ui
+    from gate.sweep.flow import run as run_sweep
+    from gate.sweep.points import points
+
+    asked = Asked(recipe, model, None, None, candidate, oracle, residency, seed, coin, port)
+    raise typer.Exit(run_sweep(asked, points(pp, tg, depth), reps, out, Ui()))
+
+
 @app.command("list")
 def list_runs(out: OutOption = RESULTS) -> None:
     """The runs under a results folder, oldest first."""

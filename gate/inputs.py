@@ -133,7 +133,11 @@ def plan_for(asked: Asked) -> Plan:
     Raises:
         UsageError, CheckpointError, OracleError: one line each.
     """
-    recipe = recipe_for(asked)
+    return plan_of(recipe_for(asked), asked)
+
+
+def plan_of(recipe: Recipe, asked: Asked) -> Plan:
+    """The same for a recipe that the caller changed further."""
     coin = coin_for(asked.coin)
     if not 1 <= asked.port < 65535:
         raise UsageError(f"--port {asked.port}", expected="1 to 65534; the oracle gets the next one")

@@ -34,6 +34,10 @@ def start_of(order: int, of: int, arm: str, cache: str, resident_bytes: int) -> 
     return f"start {order + 1}/{of}: {arm}, checkpoint {cache}, {gib(resident_bytes)} of it in the page cache"
 
 
+def sweep_leg(order: int, of: int, arm: str, point: str, repetition: int) -> str:
+    return f"{order + 1}/{of}: {arm} {point} r{repetition}"
+
+
 def leg_failed(leg_id: str, failed: int, requests: int, first: str) -> str:
     return f"{leg_id}: {failed} of {requests} requests failed, first: {first}"
 

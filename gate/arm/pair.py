@@ -37,9 +37,11 @@ class Pair:
         locks: tuple[int, ...] = (),
         note_start: Callable[[StartRow], None] = lambda _row: None,
         on_ready: Callable[[Arm, Server], None] = lambda _arm, _server: None,
+        arms: tuple[Arm, ...] = ARMS,
     ) -> None:
         """locks: descriptors of the devices' locks, held on by the watcher until no server of a killed gate lives.
         note_start: told of each start of a server. on_ready: called before anything else is asked of it.
+        arms: the one that there is where there is only one.
         """
         GUARD.keep = locks
         self._plan = plan
@@ -47,6 +49,7 @@ class Pair:
         self._say = say
         self._note_start = note_start
         self._on_ready = on_ready
+        self._arms = arms
         self._available_before: dict[Arm, int] = {}
         self._servers: dict[Arm, Server] = {}
         self._block: dict[Arm, int] = {}
@@ -79,7 +82,7 @@ class Pair:
         if broken is not None:
             self._restart(leg, broken)
         if self._plan.recipe.protocol.residency == "both":
-            for arm in (self._plan.coin, *ARMS):
+            for arm in sorted(self._arms, key=lambda arm: arm != self._plan.coin):
                 self._ensure(arm, leg.repetition)
         else:
             for arm in [arm for arm in self._servers if (arm, self._block[arm]) != (leg.arm, leg.repetition)]:

@@ -48,7 +48,7 @@ CAPTIONS = {RATIO_FILE: "Ratio by concurrency", LATENCY_FILE: "Throughput agains
 def render(report: Report) -> dict[str, str]:
     """File name -> SVG text. The same report gives the same bytes."""
     draw: dict[str, Callable[[Report, Axes], None]] = {RATIO_FILE: _ratio, LATENCY_FILE: _latency}
-    return {name: _svg(name, functools.partial(draw[name], report)) for name in drawn(report)}
+    return {name: svg(name, functools.partial(draw[name], report)) for name in drawn(report)}
 
 
 def drawn(report: Report) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ def missing(report: Report) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _svg(name: str, draw: Callable[[Axes], None]) -> str:
+def svg(name: str, draw: Callable[[Axes], None]) -> str:
     # The salt makes element ids reproducible, and different in the two plots, which share one page.
     style: Any = STYLE | {"svg.hashsalt": name}
     with matplotlib.rc_context(style):

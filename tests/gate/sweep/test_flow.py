@@ -1,0 +1,134 @@
+"""`gate sweep` with scripted servers: arms in turns, the same prompts for both, and one line for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gate.arm.fake import FakeServer
+from gate.arm.fake_script import preset
+from gate.errors import UsageError
+from gate.inputs import Asked
+from gate.observe import parquet
+from gate.observe.rows import RequestRow
+from gate.progress import Ui
+from gate.sweep import flow
+from gate.sweep.points import points
+from gate.sweep.record import SweepPlan, SweepReport
+from tests.ports import free_port
+
+RECIPE = """
+schema_version = 1
+name = "fakes"
+gpu = false
+max_model_len = 64
+[checkpoint]
+path = "{checkpoint}"
+[workload]
+prompt_tokens = 12
+output_tokens = 6
+[protocol]
+concurrency = [1]
+ready_timeout_s = 60
+request_timeout_s = 30
+[oracle]
+platform = "cpu"
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("GATE_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setattr(flow, "preflight", lambda _plan, _out: ())
+    recipe = tmp_path / "fakes.toml"
+    recipe.write_text(RECIPE.format(checkpoint=tiny_checkpoint), encoding="utf-8")
+
+    def run(candidate: str, oracle: str, pp: str = "20,40", tg: str = "5", depth: str = "0,30") -> tuple[int, Path]:
+        asked = Asked(recipe=str(recipe), candidate=candidate, oracle=oracle, coin="candidate", port=free_port())
+        code = flow.run(asked, points(pp, tg, depth), 2, tmp_path / "out", Ui())
+        return code, next((tmp_path / "out").glob("*/sweep/*"))
+
+    return run
+
+
+def read(folder: Path) -> tuple[SweepPlan, SweepReport, tuple[RequestRow, ...]]:
+    return (
+        SweepPlan.model_validate_json((folder / "sweep-plan.json").read_bytes()),
+        SweepReport.model_validate_json((folder / "sweep.json").read_bytes()),
+        parquet.read(RequestRow, folder / "requests.parquet"),
+    )
+
+
+def test_both_arms_in_turns_with_the_same_prompts(sweep: Any) -> None:
+    with FakeServer(preset("good", token_ms=8.0)) as ours, FakeServer(preset("good", token_ms=8.0)) as theirs:
+        code, folder = sweep(ours.url, theirs.url)
+        sent = [[tuple(body["prompt"]) for body in server.requests] for server in (ours, theirs)]
+        asked = [body["max_tokens"] for body in ours.requests]
+    plan, made, rows = read(folder)
+    assert (code, made.complete) == (0, True)
+    assert [cell.name for cell in made.cells] == ["pp20", "pp40", "tg5", "tg5 @ d30"]
+    assert [one.leg.arm for one in plan.legs[:4]] == ["candidate", "oracle"] * 2
+    assert [one.leg.arm for one in plan.legs[8:12]] == ["oracle", "candidate"] * 2
+    assert sorted(sent[0]) == sorted(sent[1])
+    # Each point is warmed up once on each server, with a prompt of its own.
+    assert len(sent[0]) == len(set(sent[0])) == 4 * 3
+    assert [row.expected_prompt_tokens for row in rows[:8:2]] == [20, 40, 1, 30]
+    assert set(asked) == {1, 6}
+    assert {path.name for path in folder.iterdir()} >= {"sweep.md", "prefill.svg", "decode.svg", "sweep.json"}
+
+
+def test_the_candidate_alone_starts_no_other(sweep: Any) -> None:
+    command = f"{sys.executable} -m gate.arm.fake --port {{port}} --preset good"
+    code, folder = sweep(command, "none", pp="20", tg="")
+    plan, made, rows = read(folder)
+    assert code == 0
+    assert (plan.arms, plan.oracle, made.cells[0].ratio) == (("candidate",), None, None)
+    assert {row.arm for row in rows} == {"candidate"}
+    assert [path.name for path in (folder / "logs").glob("*.log")] == ["candidate.log"]
+
+
+def test_a_point_that_is_refused_has_no_value_and_the_others_have(sweep: Any) -> None:
+    with (
+        FakeServer(preset("good", token_ms=8.0, output_limit=1)) as short,
+        FakeServer(preset("good", token_ms=8.0)) as theirs,
+    ):
+        code, folder = sweep(short.url, theirs.url, depth="0")
+    _, made, _ = read(folder)
+    means = {cell.name: [series.mean is not None for series in cell.series] for cell in made.cells}
+    assert means == {"pp20": [True, True], "pp40": [True, True], "tg5": [False, True]}
+    assert code == 3
+
+
+def test_the_context_is_raised_to_what_is_asked_for(sweep: Any) -> None:
+    with FakeServer(preset("good", token_ms=8.0)) as ours:
+        _, folder = sweep(ours.url, "none", pp="500", tg="")
+    assert read(folder)[0].recipe.max_model_len == 501
+
+
+def test_more_than_an_attached_server_serves_is_one_line(sweep: Any) -> None:
+    with FakeServer(preset("good", token_ms=8.0, max_model_len=64)) as ours, pytest.raises(UsageError) as caught:
+        sweep(ours.url, "none", pp="20,64")
+    assert "pp64 needs a context of 65 tokens; expected at most 64, what the candidate at" in str(caught.value)
+
+
+def test_more_than_the_model_has_is_one_line_before_anything_starts(
+    sweep: Any, tmp_path: Path, tiny_checkpoint: Path
+) -> None:
+    config = json.loads((tiny_checkpoint / "config.json").read_text())
+    longest = config.get("text_config", config)["max_position_embeddings"]
+    with pytest.raises(UsageError, match=rf"pp{longest} needs a context of {longest + 1} tokens; expected at most"):
+        sweep("http://127.0.0.1:9", "none", pp=str(longest), tg="")
+    assert not list(tmp_path.glob("out/*/sweep"))
+
+
+def test_a_server_that_answers_nothing_leaves_a_report_that_says_so(sweep: Any) -> None:
+    with FakeServer(preset("http-500")) as broken, FakeServer(preset("good", token_ms=8.0)) as theirs:
+        code, folder = sweep(broken.url, theirs.url, pp="20", tg="")
+    _, made, _ = read(folder)
+    assert code == 3
+    assert "HTTP 500" in made.cells[0].series[0].faults[0]
+    assert "HTTP 500" in (folder / "sweep.md").read_text()
