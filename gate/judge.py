@@ -12,6 +12,7 @@ from gate import binding, checks, verdict
 from gate.calibration import apply
 from gate.cells import cells as made
 from gate.checks.evidence import Evidence
+from gate.compare.regression import regression
 from gate.errors import UsageError
 from gate.metrics import AXIS_NAMES
 from gate.notes import notes
@@ -63,6 +64,7 @@ def judge(run: RunData) -> Report:
         divergences=divergences,
         findings=(*run.preflight, *found),
         notes=tuple(notes(evidence)),
+        regression=regression(run.baseline, cells, protocol.band),
         counts={kind.value: sum(c.verdict is kind for c in cells) for kind in Verdict},
     )
 

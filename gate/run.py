@@ -22,6 +22,7 @@ from gate import margins, messages
 from gate.arm.pair import Pair
 from gate.calibration import history
 from gate.client.calibrate import calibrate
+from gate.compare import baseline
 from gate.conclude import conclude
 from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
 from gate.inputs import Asked, plan_for
@@ -54,8 +55,14 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
         )
         place = store.Store(out / about.host / name)
         place.create(plan, about)
-        history.bring(plan, about.machine, place)  # 3 what equal arms did on this host, if it was ever measured
+        bring(plan, about.machine, place)
         return measure(plan, place, lock, ui)
+
+
+def bring(plan: Plan, machine: dict[str, str], place: store.Store) -> None:
+    """What this host knows already, as it is when the run begins."""
+    history.bring(plan, machine, place)  # 3 what equal arms did on it, if it was ever measured
+    baseline.bring(plan, machine, place)  # 3 what the candidate did on it when it was last accepted
 
 
 def resume(folder: Path, ui: Ui) -> int:
@@ -77,6 +84,8 @@ def resume(folder: Path, ui: Ui) -> int:
         findings = list(about.preflight)
         if so_far.legs:
             findings.append(messages.resumed(len(so_far.legs), len(plan.legs)))
+        else:
+            bring(plan, now, place)  # it was cut off before it had
         findings += [finding for finding in preflight(plan, folder.parents[1]) if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
         return measure(plan, place, lock, ui)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gate.calibration.record import BandRecord
+from gate.compare.record import Baseline
 from gate.observe.rows import Finding, Identity, LegRow, MarginRow, Pins, RequestRow, StartRow, TelemetryRow
 from gate.observe.tokenrows import ForcedRow, SequenceRow
 from gate.plan import Plan
@@ -49,3 +50,5 @@ class RunData:
     """What preflight found but did not refuse to start for."""
     band: BandRecord | None = None
     """The host's band that was nearest when the run began, valid for it or not."""
+    baseline: Baseline | None = None
+    """The host's last accepted grid of the recipe when the run began."""

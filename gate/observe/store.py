@@ -7,6 +7,7 @@ tokens/*.parquet                  what the oracle said once more of both arms' i
 logs/<arm>.log                    what the servers said
 starts.parquet                    each start of a server
 band.json                         the host's A/A history as it was when the run began
+baseline.json                     the host's last accepted grid of the recipe when the run began
 requests, legs, telemetry, margins .parquet      merged when the run ends
 identities.json                   what the servers said they are
 cells.parquet report.*            derived again by `gate report`; report.sha256 seals what `gate show` prints
@@ -26,6 +27,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gate.calibration.record import BandRecord
+from gate.compare.record import Baseline
 from gate.errors import StorageError
 from gate.observe import digests, parquet
 from gate.observe.rows import (
@@ -48,7 +50,8 @@ from gate.report.model import ClientCost
 PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
 FAILED = "failed.json"
 BAND = "band.json"
-RAW = (PLAN, RUN, IDENTITIES, BAND, "margins.parquet", "starts.parquet")
+BASELINE = "baseline.json"
+RAW = (PLAN, RUN, IDENTITIES, BAND, BASELINE, "margins.parquet", "starts.parquet")
 DERIVED = ("report.json", "report.md", "report.html", "cells.parquet")
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 SCHEMA_VERSION = 1
@@ -119,6 +122,9 @@ class Store:
 
     def write_band(self, band: BandRecord) -> None:
         self.write_text(BAND, band.model_dump_json(indent=1) + "\n")
+
+    def write_baseline(self, baseline: Baseline) -> None:
+        self.write_text(BASELINE, baseline.model_dump_json(indent=1) + "\n")
 
     def append_leg(self, leg: LegRow, requests: Sequence[RequestRow], telemetry: Sequence[TelemetryRow]) -> None:
         """The leg's own row goes last: a leg without it was cut off and does not count."""
@@ -247,6 +253,7 @@ def read_run(folder: Path) -> RunData:
         machine=run.machine,
         preflight=run.preflight,
         band=_model(BandRecord, folder / BAND) if (folder / BAND).is_file() else None,
+        baseline=_model(Baseline, folder / BASELINE) if (folder / BASELINE).is_file() else None,
         pins=run.pins,
     )
 

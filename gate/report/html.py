@@ -10,6 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from gate import units
+from gate.compare import show
 from gate.report import plots, table, tokens
 from gate.report.model import Report
 
@@ -31,6 +32,7 @@ def render(report: Report) -> str:
         table=table,
         tokens=tokens,
         units=units,
+        show=show,
         command=shlex.join,
         figures=[(plots.CAPTIONS[name], _inline(svg)) for name, svg in plots.render(report).items()],
         not_drawn=plots.missing(report),

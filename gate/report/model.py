@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from gate.compare.record import Regression
 from gate.observe.rows import Finding, Row, StartRow, Verdict
 
 Direction = Literal["higher", "lower"]
@@ -194,3 +195,5 @@ class Report(Row):
     counts: dict[str, int]
     """PASS, FAIL, INCONCLUSIVE, VOID over all planned cells."""
     notes: tuple[str, ...] = ()
+    regression: Regression | None = None
+    """Absolute figures beside the host's last accepted grid; None where there was none when the run began."""

@@ -1,0 +1,102 @@
+"""A change between two grids: lost, host moved, or not to be told; the ratio alone is not enough."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gate.compare.decide import moved, overall
+from gate.compare.record import Direction, Figures, Moved, Outcome
+
+SHARE = 0.02
+
+
+def figures(candidate: tuple[float | None, ...], oracle: tuple[float | None, ...], **changes: Any) -> Figures:
+    fields: dict[str, Any] = {"axis": "output_throughput", "concurrency": 8, "unit": "tok/s", "direction": "higher"}
+    return Figures(**fields | changes, candidate=candidate, oracle=oracle)
+
+
+def one(then: Figures, now: Figures, same_machine: bool = True) -> Moved:
+    (cell,) = moved([(then, now, None)], SHARE, same_machine)
+    return cell
+
+
+THEN = figures((100.0, 101.0, 99.0), (80.0, 81.0, 79.0))
+
+
+@pytest.mark.parametrize(
+    ("candidate", "oracle", "expected"),
+    [
+        ((100.0, 101.0, 99.0), (80.0, 81.0, 79.0), "none"),
+        ((110.0, 111.0, 109.0), (80.0, 81.0, 79.0), "none"),
+        ((86.0, 87.0, 85.0), (80.0, 81.0, 79.0), "loss"),
+        ((86.0, 87.0, 85.0), (68.0, 69.0, 67.0), "host-moved"),
+        ((86.0, 87.0, 85.0), (64.0, 65.0, 63.0), "host-moved"),
+        ((86.0, 120.0, 60.0), (80.0, 81.0, 79.0), "undecided"),
+        ((), (), "void"),
+        ((100.0, None, 99.0), (80.0, 81.0, None), "none"),
+        ((None, None, None), (80.0, 81.0, 79.0), "void"),
+    ],
+)
+def test_verdict_of_one_cell(
+    candidate: tuple[float | None, ...], oracle: tuple[float | None, ...], expected: Outcome
+) -> None:
+    assert one(THEN, figures(candidate, oracle)).verdict == expected
+
+
+def test_a_loss_that_the_ratio_hides_is_found() -> None:
+    """14 % slower, still well ahead of an oracle that hardly moved: the ratio's verdict stays PASS."""
+    cell = one(figures((120.0, 121.0, 119.0), (80.0, 81.0, 79.0)), figures((103.0, 104.0, 102.0), (81.0, 82.0, 80.0)))
+    assert cell.verdict == "loss"
+    assert cell.ratio_now is not None
+    assert cell.ratio_now > 1.2
+    assert cell.candidate is not None
+    assert cell.candidate.ratio == pytest.approx(0.8583, abs=1e-3)
+
+
+@pytest.mark.parametrize("direction", ["higher", "lower"])
+def test_changes_are_normalised_to_better_is_more(direction: Direction) -> None:
+    then, now = (
+        figures((10.0,) * 3, (10.0,) * 3, direction=direction),
+        figures((8.0,) * 3, (10.0,) * 3, direction=direction),
+    )
+    cell = one(then, now)
+    assert cell.candidate is not None
+    assert (cell.candidate.ratio < 1, cell.verdict) == ((True, "loss") if direction == "higher" else (False, "none"))
+
+
+def test_on_another_machine_only_the_ratio_is_judged() -> None:
+    half = figures((50.0, 50.5, 49.5), (40.0, 40.5, 39.5))
+    assert one(THEN, half, same_machine=False).verdict == "none"
+    assert one(THEN, figures((43.0, 43.5, 42.5), (40.0, 40.5, 39.5)), same_machine=False).verdict == "loss"
+
+
+def test_many_cells_share_one_chance_of_a_false_alarm() -> None:
+    """The same figures are a loss alone and not among twelve."""
+    slower = figures((96.2, 97.2, 95.2), (80.0, 81.0, 79.0))
+    assert one(THEN, slower).verdict == "loss"
+    cells = moved([(THEN, slower, None), *[(THEN, THEN, None)] * 11], SHARE, True)
+    assert cells[0].verdict == "undecided"
+
+
+def test_runs_of_other_lengths_are_compared_over_the_repetitions_they_share() -> None:
+    cell = one(THEN, figures((100.0, 101.0), (80.0, 81.0)))
+    assert cell.candidate is not None
+    assert cell.candidate.ratio == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        (("none", "loss", "void"), "loss"),
+        (("none", "host-moved", "undecided"), "host-moved"),
+        (("none", "void"), "undecided"),
+        (("void",), "void"),
+        ((), "void"),
+        (("none", "none"), "none"),
+    ],
+)
+def test_overall(verdicts: tuple[Outcome, ...], expected: Outcome) -> None:
+    cell = one(THEN, THEN)
+    assert overall([cell.model_copy(update={"verdict": verdict}) for verdict in verdicts]) == expected
