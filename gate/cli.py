@@ -322,26 +322,6 @@ def sweep(
     raise typer.Exit(run_sweep(asked, points(pp, tg, depth), reps, out, Ui()))
 
 
-@app.command()
-def compare(
-    first: Annotated[str, typer.Argument(help="Run id, its beginning, or a folder: what was.")],
-    second: Annotated[str, typer.Argument(help="The same: what is.")],
-    out: OutOption = RESULTS,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """Set two runs side by side, absolute figures included.
-
-    The exit code: 0 no loss, 1 a primary axis lost beyond the band, 2 not decidable, 3 nothing to compare.
-    """
-    from gate.compare.comparison import compare as compare_runs
-    from gate.compare.show import render
-    from gate.runs import find
-
-    found = compare_runs(find(first, out), find(second, out))
-    typer.echo(found.model_dump_json(indent=1) if as_json else render(found), nl=as_json)
-    raise typer.Exit(found.exit_code)
-
-
 @app.command("list")
 def list_runs(out: OutOption = RESULTS) -> None:
     """The runs under a results folder, oldest first."""
