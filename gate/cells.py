@@ -5,29 +5,96 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gate import checks, verdict
 from gate.calibration.apply import Noise
 from gate.checks.evidence import Evidence
 from gate.metrics import Axis
 from gate.observe.rows import Finding, Verdict
+from gate.observe.rundata import RunData
 from gate.report.model import Cell, Reason
+from gate.stats.looks import confidence
 from gate.stats.median import median, ratio
 from gate.stats.pairs import log_ratios
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A decision and the look that it was taken at."""
+
+    decision: verdict.Decision
+    repetitions: int
+    """That it rests on, from the first."""
+    number: int = 1
+
+
+Key = tuple[str, int]
+"""Axis and concurrency."""
+
+
 def cells(evidence: Evidence, findings: Sequence[Finding], noise: Noise) -> tuple[Cell, ...]:
     """Every planned cell, decided; primary ones after Holm over all of them."""
-    protocol = evidence.plan.recipe.protocol
     planned = [(axis, concurrency) for concurrency in evidence.concurrencies for axis in evidence.axes(concurrency)]
-    decisions = {
-        (axis.name, concurrency): _decide(evidence, axis, concurrency, findings, noise) for axis, concurrency in planned
-    }
-    primary = [key for key in decisions if key[0] in protocol.primary]
-    decisions |= zip(primary, verdict.family([decisions[key] for key in primary], protocol.floor), strict=True)
+    looks = _first_look(evidence, planned, findings, noise)
+    if any(evidence.extended(concurrency) for concurrency in evidence.concurrencies):
+        looks = _second_look(evidence, planned, findings, noise, looks)
     return tuple(
-        _cell(evidence, axis, concurrency, decisions[axis.name, concurrency], noise) for axis, concurrency in planned
+        _cell(evidence, axis, concurrency, looks[axis.name, concurrency], noise) for axis, concurrency in planned
     )
+
+
+def main_legs(run: RunData) -> RunData:
+    """The run as it was before its extra blocks."""
+    planned = {leg.leg_id for leg in run.plan.legs}
+    return dataclasses.replace(
+        run,
+        legs=tuple(leg for leg in run.legs if leg.leg_id in planned),
+        requests=tuple(row for row in run.requests if row.leg_id in planned),
+        telemetry=tuple(row for row in run.telemetry if row.leg_id in planned),
+    )
+
+
+def _first_look(
+    evidence: Evidence, planned: Sequence[tuple[Axis, int]], findings: Sequence[Finding], noise: Noise
+) -> dict[Key, Look]:
+    level = confidence(0, 2 if evidence.plan.extra_legs else 1)
+    extended = any(evidence.extended(c) for c in evidence.concurrencies)
+    found = checks.findings(Evidence.of(main_legs(evidence.run))) if extended else findings
+    made = {
+        (axis.name, c): _decide(evidence, axis, c, found, noise, evidence.repetitions, level) for axis, c in planned
+    }
+    return {key: Look(one, evidence.repetitions) for key, one in _family(evidence, made).items()}
+
+
+def _second_look(
+    evidence: Evidence,
+    planned: Sequence[tuple[Axis, int]],
+    findings: Sequence[Finding],
+    noise: Noise,
+    first: dict[Key, Look],
+) -> dict[Key, Look]:
+    """What the first look decided stays; findings about the extra legs void all the same."""
+    made: dict[Key, verdict.Decision] = {}
+    for axis, c in planned:
+        key = (axis.name, c)
+        made[key] = first[key].decision
+        if evidence.extended(c) and made[key].verdict is not Verdict.VOID:
+            again = _decide(evidence, axis, c, findings, noise, evidence.repetitions_at(c), confidence(1, 2))
+            if again.verdict is Verdict.VOID or made[key].verdict is Verdict.INCONCLUSIVE:
+                made[key] = again
+    judged = _family(evidence, made)
+    return {
+        key: first[key] if one is first[key].decision else Look(judged[key], evidence.repetitions_at(key[1]), 2)
+        for key, one in made.items()
+    }
+
+
+def _family(evidence: Evidence, decisions: dict[Key, verdict.Decision]) -> dict[Key, verdict.Decision]:
+    protocol = evidence.plan.recipe.protocol
+    primary = [key for key in decisions if key[0] in protocol.primary]
+    judged = verdict.family([decisions[key] for key in primary], protocol.floor)
+    return decisions | dict(zip(primary, judged, strict=True))
 
 
 def covers(finding: Finding, concurrency: int, axis: Axis) -> bool:
@@ -41,17 +108,24 @@ def covers(finding: Finding, concurrency: int, axis: Axis) -> bool:
 
 
 def _decide(
-    evidence: Evidence, axis: Axis, concurrency: int, findings: Sequence[Finding], noise: Noise
+    evidence: Evidence,
+    axis: Axis,
+    concurrency: int,
+    findings: Sequence[Finding],
+    noise: Noise,
+    repetitions: int,
+    level: float,
 ) -> verdict.Decision:
-    candidate = evidence.values(axis, concurrency, "candidate")
-    oracle = evidence.values(axis, concurrency, "oracle")
+    candidate = evidence.values(axis, concurrency, "candidate")[:repetitions]
+    oracle = evidence.values(axis, concurrency, "oracle")[:repetitions]
     decision = verdict.cell(
         log_ratios(candidate, oracle, axis.direction),
         ratio(median(candidate), median(oracle), axis.direction),
-        planned_pairs=evidence.repetitions,
+        planned_pairs=repetitions,
         floor=evidence.plan.recipe.protocol.floor,
         band=noise.band(axis.name, concurrency),
         findings=[finding for finding in findings if covers(finding, concurrency, axis)],
+        confidence=level,
     )
     lacking = [arm for arm, values in (("candidate", candidate), ("oracle", oracle)) if not any(values)]
     if axis.sources and lacking and decision.verdict is Verdict.INCONCLUSIVE:
@@ -65,9 +139,10 @@ def _unreadable(axis: Axis, lacking: Sequence[str]) -> Reason:
     return Reason(code="memory-unreadable", message=message, hint=hint)
 
 
-def _cell(evidence: Evidence, axis: Axis, concurrency: int, decision: verdict.Decision, noise: Noise) -> Cell:
-    candidate = evidence.values(axis, concurrency, "candidate")
-    oracle = evidence.values(axis, concurrency, "oracle")
+def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: Noise) -> Cell:
+    decision = look.decision
+    candidate = evidence.values(axis, concurrency, "candidate")[: look.repetitions]
+    oracle = evidence.values(axis, concurrency, "oracle")[: look.repetitions]
     band = noise.band(axis.name, concurrency)
     void = decision.verdict is Verdict.VOID
     medians = (None, None) if void else (median(candidate), median(oracle))
@@ -92,4 +167,5 @@ def _cell(evidence: Evidence, axis: Axis, concurrency: int, decision: verdict.De
         prior=band.source,
         prior_sd=band.prior_sd,
         prior_df=band.prior_df,
+        looks=look.number,
     )

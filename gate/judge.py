@@ -18,6 +18,7 @@ from gate.metrics import AXIS_NAMES
 from gate.notes import notes
 from gate.observe.capacity import capacity
 from gate.observe.rows import Arm, Finding, Verdict
+from gate.observe.residency import residency
 from gate.observe.rundata import RunData
 from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
 from gate.tokens.compare import compare, own_spread, pair_up
@@ -60,6 +61,7 @@ def judge(run: RunData) -> Report:
         order=tuple(leg.name for leg in evidence.legs),
         cells=cells,
         band=_band(noise),
+        looks=2 if run.plan.extra_legs else 1,
         tokens=token_cells,
         divergences=divergences,
         findings=(*run.preflight, *found),
@@ -140,6 +142,7 @@ def _summary(evidence: Evidence, arm: Arm) -> ArmSummary:
         checkpoint=plan.checkpoint,
         checkpoint_digest=plan.checkpoint_digest,
         kv_cache_dtype=identity.kv_cache_dtype if identity else None,
+        residency=residency(identity),
         kv_capacity_tokens=held.tokens,
         kv_capacity_is_bound=held.upper_bound,
         kv_cache_bytes=held.kv_bytes,

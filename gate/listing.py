@@ -20,8 +20,9 @@ def plan_text(plan: Plan, command: Sequence[str]) -> str:
     rows = [("leg", "arm", "conc", "rep", "requests", "prompts sha256")]
     rows += [
         (leg.leg_id, leg.arm, str(leg.concurrency), str(leg.repetition), str(leg.requests), leg.prompts_sha256[:12])
-        for leg in plan.legs
+        for leg in plan.all_legs
     ]
+    extra = f"extra      the last {len(plan.extra_legs)} legs run only at levels that are undecided before them"
     return "\n".join(
         [
             f"plan       {plan.plan_id}",
@@ -31,6 +32,7 @@ def plan_text(plan: Plan, command: Sequence[str]) -> str:
             f"repeat     {shlex.join(command)}",
             *_arm(plan.candidate),
             *_arm(plan.oracle),
+            *([extra] if plan.extra_legs else []),
             "",
             _columns(rows),
         ]

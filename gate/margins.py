@@ -129,7 +129,7 @@ def _prompts(plan: Plan) -> Callable[[Place], tuple[int, ...]]:
     def prompt(place: Place) -> tuple[int, ...]:
         at = (place.concurrency, place.repetition)
         if at not in made:
-            leg = next(leg for leg in plan.legs if (leg.concurrency, leg.repetition) == at)
+            leg = next(leg for leg in plan.all_legs if (leg.concurrency, leg.repetition) == at)
             made[at] = [one.token_ids for one in leg_prompts(plan, leg, "timed")]
         return made[at][place.index]
 

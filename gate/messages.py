@@ -26,8 +26,8 @@ def planned(plan_id: str, legs: int, first: str) -> str:
     return f"plan {plan_id[:12]}: {legs} legs, the {first} opens"
 
 
-def leg(order: int, of: int, arm: str, concurrency: int, repetition: int) -> str:
-    return f"leg {order + 1}/{of}: {arm} c{concurrency} r{repetition}"
+def leg(number: int, of: int, arm: str, concurrency: int, repetition: int) -> str:
+    return f"leg {number}/{of}: {arm} c{concurrency} r{repetition}"
 
 
 def start_of(order: int, of: int, arm: str, cache: str, resident_bytes: int) -> str:
@@ -61,22 +61,6 @@ def margins(count: int) -> str:
 
 def calibrating(number: int, of: int) -> str:
     return f"A/A gate {number} of {of}: both arms are the same"
-
-
-def tokens_planned(plan_id: str, loads: int, repeats: int) -> str:
-    return f"plan {plan_id[:12]}: {loads} loads, once on the candidate and {repeats} times on the oracle"
-
-
-def tokens_load(arm: str, load: str, take: int, takes: int, answers: int, took_s: float) -> str:
-    return f"{arm} {load}, run {take + 1} of {takes}: {answers} answers in {duration(took_s)}"
-
-
-def tokens_opinions(count: int, took_s: float) -> str:
-    return f"{count} answers sent back to the oracle in {duration(took_s)}"
-
-
-def tokens_cut_short(why: str, run_id: str) -> str:
-    return f"{why}; gate resume {run_id} goes on with the next load"
 
 
 def tokens_planned(plan_id: str, loads: int, repeats: int) -> str:

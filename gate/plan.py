@@ -11,6 +11,9 @@ from gate.observe.rows import Arm, Row, Source
 from gate.recipe import Recipe
 from gate.workload import Phase, Prompt, leg_seed, make_prompts, prompts_digest
 
+REPETITIONS_PER_BLOCK = 2
+"""Of an extra block: ABBA, or BAAB after an odd number of repetitions."""
+
 
 class PlannedLeg(Row):
     leg_id: str
@@ -77,6 +80,12 @@ class Plan(Row):
     """The gate's own commit; None outside a git repository."""
     pin: OraclePin | None = None
     """None where neither arm is the pinned vLLM."""
+    extra_legs: tuple[PlannedLeg, ...] = ()
+    """The pre-declared extra blocks, in order; run only where they are due (gate/looks.py)."""
+
+    @property
+    def all_legs(self) -> tuple[PlannedLeg, ...]:
+        return (*self.legs, *self.extra_legs)
 
     def arm(self, arm: Arm) -> ArmPlan:
         return self.candidate if arm == "candidate" else self.oracle
@@ -95,13 +104,15 @@ def make_plan(
     pin: OraclePin | None = None,
 ) -> Plan:
     """Everything a run will do, before anything starts; equal arguments give an equal plan_id."""
+    protocol = recipe.protocol
+    last = protocol.repetitions + REPETITIONS_PER_BLOCK * protocol.extra_blocks
     digests = {
         (concurrency, repetition): tuple(
             prompts_digest(_prompts(recipe, vocabulary, seed, concurrency, repetition, phase))
             for phase in ("timed", "warmup")
         )
-        for concurrency in recipe.protocol.concurrency
-        for repetition in range(recipe.protocol.repetitions)
+        for concurrency in protocol.concurrency
+        for repetition in range(last)
     }
     legs = tuple(
         PlannedLeg(
@@ -115,7 +126,7 @@ def make_plan(
             warmup_sha256=digests[concurrency, repetition][1],
         )
         for order, (arm, concurrency, repetition) in enumerate(
-            leg_order(recipe.protocol.concurrency, recipe.protocol.repetitions, coin, recipe.protocol.residency)
+            leg_order(protocol.concurrency, last, coin, protocol.residency)
         )
     )
     plan = Plan(
@@ -125,7 +136,8 @@ def make_plan(
         seed=seed,
         candidate=candidate,
         oracle=oracle,
-        legs=legs,
+        legs=tuple(leg for leg in legs if leg.repetition < protocol.repetitions),
+        extra_legs=tuple(leg for leg in legs if leg.repetition >= protocol.repetitions),
         vocabulary=vocabulary,
         declared=None if declared == recipe else declared,
         gate=gate,

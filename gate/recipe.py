@@ -93,6 +93,8 @@ class Protocol(Table):
     """Levels C, distinct; each is measured on its own. A level left out on the command line is reported."""
     repetitions: int = Field(3, ge=1, le=100)
     """Legs of each arm at each level."""
+    extra_blocks: int = Field(0, ge=0, le=20)
+    """Pre-declared ABBA blocks of two more repetitions, run only at levels that the planned ones leave undecided."""
     residency: Literal["both", "alternate"] = "both"
     """both: two warm servers, one of them idle; alternate: one at a time, started anew for each block."""
     floor: float = Field(1.0, gt=0)

@@ -28,11 +28,12 @@ from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
 from gate.inputs import Asked, plan_for
 from gate.leg import run_leg
 from gate.lock import Lock, hold
+from gate.looks import due
 from gate.observe import pins, store
 from gate.observe.machine import host, machine
 from gate.observe.ranges import leg_range
 from gate.observe.server import served_model
-from gate.plan import Plan
+from gate.plan import Plan, PlannedLeg
 from gate.preflight import preflight
 from gate.progress import Ui
 
@@ -97,7 +98,8 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     cut: KeyboardInterrupt | ArmError | OracleError | None = None
     try:
         with Pair(plan, place.logs, ui.say, lock.descriptors(), place.append_start) as pair:
-            legs(plan, place, pair, lock, ui)  # 4 raw records to disk after each leg
+            legs(plan, plan.legs, place, pair, lock, ui)  # 4 raw records to disk after each leg
+            legs(plan, due(store.read_run(place.folder)), place, pair, lock, ui)  # 4 extra blocks, where undecided
             look_again(place, pair, ui)  # 4 the oracle's opinion of both arms' tokens
     except KeyboardInterrupt as error:
         cut = error
@@ -110,7 +112,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
         place.fail(str(cut) or "interrupted")
         raise cut
     if cut is not None:
-        ui.say(messages.cut_short(len(done), len(plan.legs), str(cut), place.folder.name))
+        ui.say(messages.cut_short(len(done), max(len(done), len(plan.legs)), str(cut), place.folder.name))
     finished_at = datetime.now(UTC).isoformat(timespec="seconds") if cut is None else None
     report = conclude(place.folder, finished_at)  # 5 to 8 checks, numbers, decision, report
     return INTERRUPTED if isinstance(cut, KeyboardInterrupt) else report.exit_code
@@ -121,15 +123,15 @@ def note_pins(plan: Plan, place: store.Store, when: Literal["start", "end"]) -> 
     place.write_run(about.model_copy(update={"pins": (*about.pins, pins.look(plan, when))}))
 
 
-def legs(plan: Plan, place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None:
-    """The legs that are not on disk yet, in planned order."""
-    done = {row.leg_id for row in store.read_run(place.folder).legs}
-    with ui.legs(len(done), len(plan.legs)):
-        for leg in plan.legs:
+def legs(plan: Plan, wanted: tuple[PlannedLeg, ...], place: store.Store, pair: Pair, lock: Lock, ui: Ui) -> None:
+    """Those of the wanted legs that are not on disk yet, in planned order."""
+    done = {row.leg_id for row in store.read_run(place.folder).legs} & {leg.leg_id for leg in wanted}
+    with ui.legs(len(done), len(wanted)):
+        for number, leg in enumerate(wanted, 1):
             if leg.leg_id in done:
                 continue
             server, rest = pair.ready(leg), pair.other(leg)
-            ui.leg(messages.leg(leg.order, len(plan.legs), leg.arm, leg.concurrency, leg.repetition))
+            ui.leg(messages.leg(number, len(wanted), leg.arm, leg.concurrency, leg.repetition))
             began = time.monotonic()  # not before: a server's start says nothing about the legs that are left
             with leg_range(leg.leg_id):
                 row, error = run_leg(

@@ -46,7 +46,7 @@ class Evidence:
         Raises:
             StorageError: the records name a leg that the plan does not, or one leg twice.
         """
-        planned = {leg.leg_id: leg for leg in run.plan.legs}
+        planned = {leg.leg_id: leg for leg in run.plan.all_legs}
         seen: set[str] = set()
         for leg_id in [row.leg_id for row in run.legs]:
             if leg_id not in planned or leg_id in seen:
@@ -82,8 +82,18 @@ class Evidence:
 
     @property
     def repetitions(self) -> int:
-        """Planned repetitions of each arm at each concurrency."""
+        """Planned repetitions of each arm at each concurrency, without extra blocks."""
         return 1 + max((leg.repetition for leg in self.plan.legs), default=-1)
+
+    def repetitions_at(self, concurrency: int) -> int:
+        """With the extra blocks where they were begun."""
+        if not self.extended(concurrency):
+            return self.repetitions
+        return 1 + max(leg.repetition for leg in self.plan.all_legs)
+
+    def extended(self, concurrency: int) -> bool:
+        """Whether a leg of an extra block ran here."""
+        return any(leg.row.repetition >= self.repetitions for leg in self.at(concurrency))
 
     @property
     def host_busy(self) -> bool:
@@ -92,9 +102,10 @@ class Evidence:
 
     @property
     def missing(self) -> tuple[PlannedLeg, ...]:
-        """Planned legs without a record."""
+        """Planned legs without a record; those of extra blocks where one of them ran."""
         ran = {leg.name for leg in self.legs}
-        return tuple(leg for leg in self.plan.legs if leg.leg_id not in ran)
+        wanted = (*self.plan.legs, *(leg for leg in self.plan.extra_legs if self.extended(leg.concurrency)))
+        return tuple(leg for leg in wanted if leg.leg_id not in ran)
 
     def of_arm(self, arm: Arm) -> tuple[Leg, ...]:
         return tuple(leg for leg in self.legs if leg.row.arm == arm)
@@ -119,7 +130,7 @@ class Evidence:
         return next(iter([*at_first, *recorded]), None)
 
     def values(self, axis: Axis, concurrency: int, arm: Arm) -> tuple[float | None, ...]:
-        """The axis's value of each planned repetition; None where the leg is missing or has no value."""
+        """The axis's value of each repetition, extra ones last; None where the leg is missing or has no value."""
         key = (axis.name, concurrency, arm)
         if key not in self._values:
             source = self._source(axis, concurrency)
@@ -127,7 +138,7 @@ class Evidence:
                 leg.row.repetition: axis.value(leg.requests) if source is None else source(leg.row)
                 for leg in self.at(concurrency, arm)
             }
-            self._values[key] = tuple(by_repetition.get(r) for r in range(self.repetitions))
+            self._values[key] = tuple(by_repetition.get(r) for r in range(self.repetitions_at(concurrency)))
         return self._values[key]
 
     def axes(self, concurrency: int) -> tuple[Axis, ...]:

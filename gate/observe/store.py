@@ -21,10 +21,11 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gate.calibration.record import BandRecord
 from gate.compare.record import Baseline
@@ -61,6 +62,15 @@ R = TypeVar("R", bound=Row)
 IDENTITY_LIST = TypeAdapter(tuple[Identity, ...])
 
 
+def _iso(text: str) -> str:
+    datetime.fromisoformat(text)
+    return text
+
+
+Moment = Annotated[str, AfterValidator(_iso)]
+"""ISO 8601, as text: what is read is written again to the byte."""
+
+
 class RunFile(BaseModel):
     """run.json: everything about a run that is neither planned nor a row."""
 
@@ -69,7 +79,7 @@ class RunFile(BaseModel):
     schema_version: Literal[1] = 1
     run_id: str
     host: str
-    started_at: str
+    started_at: Moment
     machine: dict[str, str] = {}
     client: ClientCost | None = None
     preflight: tuple[Finding, ...] = ()
@@ -82,7 +92,7 @@ class CompleteFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     schema_version: Literal[1] = 1
-    finished_at: str
+    finished_at: Moment
     verdict: Verdict
     exit_code: int
     sha256: dict[str, str]
@@ -106,7 +116,7 @@ class Store:
         return self.folder / "logs"
 
     def create(self, plan: Row, run: RunFile) -> None:
-        """Make the folder. An existing run is never written over; one without a plan was cut off before it became one."""
+        """Make the folder. A run is never written over; a folder without a plan was cut off before it became one."""
         begun = (self.folder / PLAN).exists()
         try:
             self.folder.mkdir(parents=True, exist_ok=not begun)
@@ -228,7 +238,7 @@ def read_run(folder: Path) -> RunData:
         )
     finished = check_seal(folder)
     run = _model(RunFile, folder / RUN)
-    measured = [leg.leg_id for leg in plan.legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
+    measured = [leg.leg_id for leg in plan.all_legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
 
     def rows(name: str) -> tuple[Any, ...]:
         files = (folder / "legs" / leg_id / f"{name}.parquet" for leg_id in measured)
@@ -241,7 +251,7 @@ def read_run(folder: Path) -> RunData:
         host=run.host,
         started_at=run.started_at,
         finished_at=finished.finished_at if finished is not None else None,
-        legs=rows("legs"),
+        legs=tuple(row for leg_id in measured for row in _leg(folder, leg_id)),
         requests=rows("requests"),
         telemetry=rows("telemetry"),
         identities=identities(folder),
@@ -317,6 +327,16 @@ def _complete(folder: Path) -> CompleteFile | None:
 def _starts(folder: Path) -> tuple[StartRow, ...]:
     path = folder / "starts.parquet"
     return parquet.read(StartRow, path) if path.is_file() else ()
+
+
+def _leg(folder: Path, leg_id: str) -> tuple[LegRow, ...]:
+    """The one row of a leg that counts."""
+    path = folder / "legs" / leg_id / "legs.parquet"
+    rows = parquet.read(LegRow, path)
+    if [row.leg_id for row in rows] != [leg_id]:
+        told = ", ".join(row.leg_id for row in rows[:3]) or "no leg"
+        raise StorageError(f"{path} holds {told}", expected=f"one row, of {leg_id}", hint="restore it, or measure again")
+    return rows
 
 
 def read_run_file(folder: Path) -> RunFile:

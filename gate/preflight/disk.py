@@ -17,7 +17,7 @@ FIXED_BYTES = 500_000_000
 
 def need_bytes(plan: Plan) -> int:
     workload = plan.recipe.workload
-    return FIXED_BYTES + sum(leg.requests for leg in plan.legs) * workload.output_tokens * BYTES_PER_TOKEN
+    return FIXED_BYTES + sum(leg.requests for leg in plan.all_legs) * workload.output_tokens * BYTES_PER_TOKEN
 
 
 def check(plan: Plan, out: Path) -> tuple[Finding, ...]:

@@ -53,6 +53,8 @@ class Cell(Row):
     """Of one paired log ratio of equal arms on this host."""
     prior_df: float | None = None
     """How much it weighs, in degrees of freedom; None in a report of an earlier version."""
+    looks: int = 1
+    """2: decided after the extra blocks; the values are those of the repetitions that it rests on."""
 
 
 class OwnSpread(Row):
@@ -127,6 +129,23 @@ class Divergence(Row):
     """From the wrong position on, these are the ids of this other request."""
 
 
+class Residency(Row):
+    """What an arm holds and runs, by its own word; None: it does not say. No verdict rests on it."""
+
+    shipped_bytes: int | None = None
+    """Of the weights in the checkpoint."""
+    resident_bytes: int | None = None
+    """Of the weights in memory; of vLLM what its log says that loading took."""
+    copy_bytes: int | None = None
+    """Dequantised copies beside them."""
+    widened: tuple[str, ...] | None = None
+    """Modules held in a wider dtype than shipped: a finding of its own (gate/checks/weights_widened.py)."""
+    kernels: tuple[str, ...] | None = None
+    """Kernel families that were chosen."""
+    reference_ops: tuple[str, ...] | None = None
+    """Ops that ran on their plain reference."""
+
+
 class ArmSummary(Row):
     name: str
     """engine, vllm, or the command or URL."""
@@ -136,6 +155,7 @@ class ArmSummary(Row):
     checkpoint: str
     checkpoint_digest: str | None
     kv_cache_dtype: str | None
+    residency: Residency | None = None
     kv_capacity_tokens: int | None = None
     """Of its KV cache, as it says."""
     kv_capacity_is_bound: bool = False
@@ -189,6 +209,8 @@ class Report(Row):
     cells: tuple[Cell, ...]
     band: BandSummary | None = None
     """None: every prior is assumed."""
+    looks: int = 1
+    """2 where extra blocks were declared; each cell says how many it took."""
     tokens: tuple[TokenCell, ...] = ()
     divergences: tuple[Divergence, ...] = ()
     findings: tuple[Finding, ...] = ()

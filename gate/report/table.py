@@ -198,9 +198,18 @@ def token_verdict_text(tokens: Sequence[TokenCell]) -> str:
 
 def noise_text(report: Report) -> str:
     """Whose noise the intervals rest on; a part of the prior may be assumed all the same, which does not bind."""
-    if report.band is None:
-        return "prior assumed"
-    return f"prior of band {report.band.band_id[:12]}, {_many(report.band.gates, 'A/A gate')} of this host"
+    prior = "prior assumed"
+    if report.band is not None:
+        prior = f"prior of band {report.band.band_id[:12]}, {_many(report.band.gates, 'A/A gate')} of this host"
+    return prior if report.looks == 1 else f"{prior}; {looks_text(report)}"
+
+
+def looks_text(report: Report) -> str:
+    """`2 of 2 looks at c1, c4`, where extra blocks were declared."""
+    taken = sorted({cell.concurrency for cell in report.cells if cell.looks > 1})
+    if not taken:
+        return f"1 of {report.looks} looks"
+    return f"{report.looks} of {report.looks} looks at {', '.join(f'c{c}' for c in taken)}"
 
 
 def capacity_text(report: Report) -> str | None:

@@ -251,6 +251,35 @@ def test_resume_measures_only_what_is_missing(bench: Bench, monkeypatch: pytest.
     assert all(path.read_bytes() == data for path, data in kept.items())
 
 
+def test_extra_blocks_run_where_they_are_due_and_a_resumed_run_goes_on_with_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_leg, measured = gate_run.run_leg, []
+
+    def one_extra_leg(*arguments: Any, **named: Any) -> Any:
+        if len(measured) == 5:
+            raise KeyboardInterrupt
+        measured.append(arguments[1].leg_id)
+        return run_leg(*arguments, **named)
+
+    def all_due(run: Any) -> Any:
+        return run.plan.extra_legs if len(run.legs) >= len(run.plan.legs) else ()
+
+    monkeypatch.setattr(gate_run, "due", all_due)
+    monkeypatch.setattr(gate_run, "run_leg", one_extra_leg)
+    with FakeServer(preset("instant")) as ours, FakeServer(preset("instant")) as theirs:
+        text = RECIPE.replace("repetitions = 2", "repetitions = 2\nextra_blocks = 1")
+        where = {"checkpoint": bench.checkpoint, "candidate": ours.url, "oracle": theirs.url, "timeout_s": 30}
+        bench.recipe.write_text(text.format(**where), encoding="utf-8")
+        assert gate_run.run(Asked(recipe=str(bench.recipe), coin="candidate"), bench.out, Ui()) == 130
+        monkeypatch.setattr(gate_run, "run_leg", run_leg)
+        gate_run.resume(bench.folder, Ui())
+    data = store.read_run(bench.folder)
+    assert [leg.leg_id for leg in data.legs] == [leg.leg_id for leg in data.plan.all_legs]
+    assert "".join("A" if leg.arm == "candidate" else "B" for leg in data.legs) == "ABBAABBA"
+    assert bench.report.complete
+
+
 def test_dead_at_start_leaves_no_report_and_both_servers_gone(bench: Bench) -> None:
     with pytest.raises(ArmError, match="the oracle died at start with exit code 1"):
         bench.run(fake(), f"{sys.executable} -c 'raise SystemExit(1)' {{port}}")

@@ -1,0 +1,123 @@
+"""Extra blocks: planned, due only where the planned repetitions leave a primary cell undecided, decided by records."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gate.checks.evidence import Evidence
+from gate.judge import judge
+from gate.looks import due
+from gate.observe.rows import Verdict
+from gate.observe.rundata import RunData
+from gate.plan import PlannedLeg
+from gate.report.model import Cell, Report
+
+MAIN = 3
+UNDECIDED = 0.994
+"""At 99 % neither PASS nor FAIL with the assumed prior: interval 0.985 to 1.003."""
+
+
+def run(build: Any, speed: Callable[[PlannedLeg], float], *, extra_at: tuple[int, ...] = ()) -> RunData:
+    """Three repetitions and one extra block, planned; the block ran at the concurrencies given."""
+    whole = build.run(speed, protocol={"repetitions": MAIN + 2})
+    protocol = whole.plan.recipe.protocol.model_copy(update={"repetitions": MAIN, "extra_blocks": 1})
+    plan = whole.plan.model_copy(
+        update={
+            "recipe": whole.plan.recipe.model_copy(update={"protocol": protocol}),
+            "legs": tuple(leg for leg in whole.plan.legs if leg.repetition < MAIN),
+            "extra_legs": tuple(leg for leg in whole.plan.legs if leg.repetition >= MAIN),
+        }
+    )
+    unrun = [leg.leg_id for leg in plan.extra_legs if leg.concurrency not in extra_at]
+    made: RunData = build.without_legs(dataclasses.replace(whole, plan=plan), *unrun)
+    return made
+
+
+def at(concurrency: int, ratio: float) -> Callable[[PlannedLeg], float]:
+    return lambda leg: ratio if leg.arm == "candidate" and leg.concurrency == concurrency else 1.0
+
+
+def cell(report: Report, concurrency: int, axis: str = "tpot_median_ms") -> Cell:
+    return next(c for c in report.cells if (c.axis, c.concurrency) == (axis, concurrency))
+
+
+def test_a_decided_run_needs_no_more(build: Any) -> None:
+    assert due(run(build, at(2, 1.0))) == ()
+    assert due(run(build, at(2, 0.9))) == ()
+
+
+def test_an_undecided_level_gets_its_block_and_no_other(build: Any) -> None:
+    made = run(build, at(2, UNDECIDED))
+    assert [leg.leg_id for leg in due(made)] == [leg.leg_id for leg in made.plan.extra_legs if leg.concurrency == 2]
+    assert [leg.arm for leg in due(made)] == ["oracle", "candidate", "candidate", "oracle"]
+
+
+def test_nothing_is_due_before_the_planned_legs_are_done_or_where_none_are_declared(build: Any) -> None:
+    made = run(build, at(2, UNDECIDED))
+    assert due(build.without_legs(made, made.plan.legs[-1].leg_id)) == ()
+    assert due(dataclasses.replace(made, plan=made.plan.model_copy(update={"extra_legs": ()}))) == ()
+
+
+def test_what_was_not_measured_is_not_mended_by_repetition(build: Any) -> None:
+    made = run(build, at(2, 1.0))
+    silent = tuple(
+        row.model_copy(update={"tokens_per_event": ()}) if row.concurrency == 2 and row.repetition == 0 else row
+        for row in made.requests
+    )
+    assert due(dataclasses.replace(made, requests=silent)) == ()
+
+
+def test_the_answer_is_the_same_with_the_blocks_on_disk(build: Any) -> None:
+    """So a run that was killed in its extra block goes on with it, and the report finds that it was due."""
+    before, after = run(build, at(2, UNDECIDED)), run(build, at(2, UNDECIDED), extra_at=(2,))
+    assert due(before) == due(after) != ()
+    half = build.without_legs(after, due(after)[-1].leg_id)
+    assert due(half) == due(after)
+
+
+def test_the_first_look_asks_for_more_confidence(build: Any) -> None:
+    """0.3 % below the floor passes a single look, at 95 %, and not the first of two, at 99 %."""
+    one = build.run(at(2, 0.997))
+    assert cell(judge(one), 2).verdict is Verdict.PASS
+    first = cell(judge(run(build, at(2, 0.997))), 2)
+    assert (first.verdict, first.looks) == (Verdict.INCONCLUSIVE, 1)
+
+
+def test_the_second_look_rests_on_all_repetitions(build: Any) -> None:
+    report = judge(run(build, at(2, 0.997), extra_at=(2,)))
+    second, other = cell(report, 2), cell(report, 1)
+    assert (second.verdict, second.looks, len(second.candidate_values)) == (Verdict.PASS, 2, 5)
+    assert (other.verdict, other.looks, len(other.candidate_values)) == (Verdict.PASS, 1, 3)
+    assert report.complete
+    assert report.repetitions == MAIN
+
+
+def test_what_the_first_look_decided_stays(build: Any) -> None:
+    """The extra legs would turn it round."""
+
+    def speed(leg: PlannedLeg) -> float:
+        return 1.0 if leg.arm == "oracle" or leg.repetition < MAIN else 0.96
+
+    decided = cell(judge(run(build, speed, extra_at=(2,))), 2)
+    assert (decided.verdict, decided.looks, decided.ratio) == (Verdict.PASS, 1, pytest.approx(1.0))
+    assert len(decided.candidate_values) == MAIN
+
+
+def test_a_void_extra_leg_voids_its_level(build: Any) -> None:
+    made = run(build, at(2, UNDECIDED), extra_at=(2,))
+    report = judge(build.alter_leg(made, due(made)[0].leg_id, lock_held=False))
+    assert cell(report, 2).verdict is Verdict.VOID
+    assert cell(report, 1).verdict is Verdict.PASS
+
+
+def test_a_block_that_was_cut_off_decides_nothing(build: Any) -> None:
+    made = run(build, at(2, UNDECIDED), extra_at=(2,))
+    half = dataclasses.replace(build.without_legs(made, due(made)[-1].leg_id), finished_at=None)
+    report = judge(half)
+    assert cell(report, 2).reasons[0].code == "legs-missing"
+    assert not report.complete
+    assert [leg.leg_id for leg in Evidence.of(half).missing] == [due(made)[-1].leg_id]
