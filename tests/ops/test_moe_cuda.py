@@ -6,17 +6,22 @@ import pytest
 import torch
 
 from engine.ops.moe import cuda
-from engine.weights.types import Nvfp4Weight
+from tests.ops.moe_products import (
+    ROUTES,
+    SWIGLU_ERROR,
+    TOP_K,
+    WEIGHTED_ERROR,
+    stack,
+    swiglu_error,
+    weighted_error,
+)
 from tests.ops.poison import relative_error
 from tests.ops.test_moe_grouping import KINDS, check, logits_for
 
 pytestmark = pytest.mark.gpu
 
-SWIGLU_ERROR = 6e-3
-"""Gate, up, silu and product are each rounded to bfloat16."""
-WEIGHTED_ERROR = 2.5e-3
-"""One rounding to bfloat16: 2^-9 / sqrt(3) in the mean square, doubled."""
-EXPERTS, TOP_K = 32, 4
+EXPERTS = 32
+SIZES = [1, 2, 8, 9, 17, 32, 33, 100, 257]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -34,50 +39,12 @@ def test_routing_of_many(tokens):
     check(cuda.routing(logits.cuda(), 8), logits, 8)
 
 
-def make(n, k, generator):
-    packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device="cuda", generator=generator)
-    bits = torch.randint(0, 0x7F, (n, k // 16), dtype=torch.uint8, device="cuda", generator=generator)
-    scale = torch.rand(n, device="cuda", generator=generator) * 1e-3 + 1e-4
-    return Nvfp4Weight(packed, bits.view(torch.float8_e4m3fn), scale)
-
-
-def stack(n, k, generator):
-    return [make(n, k, generator) for _ in range(EXPERTS + 1)]
-
-
-def matrix(weight):
-    return weight.dequantize(torch.float32).double()
-
-
-def experts_of(how):
-    """[tokens, slots]: the expert of each pair."""
-    shared = torch.full((how.tokens, 1), EXPERTS, device="cuda")
-    return torch.cat((how.ids, shared), 1).tolist()
-
-
-ROUTES = ["random", "alike", "one", "ties"]
-SIZES = [1, 2, 8, 9, 17, 32, 33, 100, 257]
-
-
 @pytest.mark.parametrize("kind", ROUTES)
 @pytest.mark.parametrize("tokens", SIZES)
 @pytest.mark.parametrize(("n", "k"), [(16, 256), (48, 512), (512, 2048)])
 @pytest.mark.usefixtures("poison")
 def test_swiglu(kind, tokens, n, k, cuda_generator):
-    gate, up = stack(n, k, cuda_generator), stack(n, k, cuda_generator)
-    x = torch.randn(tokens, k, device="cuda", generator=cuda_generator).bfloat16()
-    how = cuda.routing(logits_for(kind, tokens, EXPERTS, tokens).cuda(), TOP_K)
-    out = cuda.swiglu(x, cuda.pack_gate_up(gate, up), how).view(tokens, how.slots, n)
-    gates, ups = [matrix(w) for w in gate], [matrix(w) for w in up]
-    expected = torch.stack(
-        [
-            torch.stack(
-                [torch.nn.functional.silu(x[t].double() @ gates[e].T) * (x[t].double() @ ups[e].T) for e in row]
-            )
-            for t, row in enumerate(experts_of(how))
-        ]
-    )
-    assert relative_error(out, expected) < SWIGLU_ERROR
+    assert swiglu_error(kind, tokens, EXPERTS, n, k, cuda_generator) < SWIGLU_ERROR
 
 
 @pytest.mark.parametrize("kind", ROUTES)
@@ -85,22 +52,12 @@ def test_swiglu(kind, tokens, n, k, cuda_generator):
 @pytest.mark.parametrize(("n", "k"), [(16, 256), (272, 512), (2048, 512)])
 @pytest.mark.usefixtures("poison")
 def test_weighted_planes(kind, tokens, n, k, cuda_generator):
-    down = stack(n, k, cuda_generator)
-    how = cuda.routing(logits_for(kind, tokens, EXPERTS, tokens).cuda(), TOP_K)
-    x = torch.randn(tokens * how.slots, k, device="cuda", generator=cuda_generator).bfloat16()
-    planes = cuda.weighted_planes(x, cuda.pack(down), how)
-    assert planes.shape == (how.slots, tokens, n)
-    matrices, rows = [matrix(w) for w in down], x.double().view(tokens, how.slots, k)
-    weights = how.weights.double().view(tokens, how.slots)
-    for t, chosen in enumerate(experts_of(how)):
-        for slot, e in enumerate(chosen):
-            expected = rows[t, slot] @ matrices[e].T * weights[t, slot]
-            assert relative_error(planes[slot, t], expected) < WEIGHTED_ERROR, (t, slot)
+    assert weighted_error(kind, tokens, EXPERTS, n, k, cuda_generator) < WEIGHTED_ERROR
 
 
 def test_an_expert_nobody_chose_is_not_read(cuda_generator):
     """NaN in it changes nothing."""
-    down = stack(256, 512, cuda_generator)
+    down = stack(EXPERTS, 256, 512, cuda_generator)
     how = cuda.routing(logits_for("alike", 5, EXPERTS, 1).cuda(), TOP_K)
     x = torch.randn(5 * how.slots, 512, device="cuda", generator=cuda_generator).bfloat16()
     before = cuda.weighted_planes(x, cuda.pack(down), how)
@@ -110,7 +67,7 @@ def test_an_expert_nobody_chose_is_not_read(cuda_generator):
 
 
 def test_a_token_does_not_depend_on_its_neighbours(cuda_generator):
-    gate, up, down = (stack(n, k, cuda_generator) for n, k in ((512, 2048), (512, 2048), (2048, 512)))
+    gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((512, 2048), (512, 2048), (2048, 512)))
     gate_up, down = cuda.pack_gate_up(gate, up), cuda.pack(down)
     logits = logits_for("random", 32, EXPERTS, 5).cuda()
     x = torch.randn(32, 2048, device="cuda", generator=cuda_generator).bfloat16()
@@ -126,7 +83,7 @@ def test_a_token_does_not_depend_on_its_neighbours(cuda_generator):
 
 
 def test_repeated_dependent_launches_in_a_graph_agree(cuda_generator):
-    gate, up, down = (stack(n, k, cuda_generator) for n, k in ((512, 2048), (512, 2048), (2048, 512)))
+    gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((512, 2048), (512, 2048), (2048, 512)))
     gate_up, down = cuda.pack_gate_up(gate, up), cuda.pack(down)
     logits = logits_for("random", 8, EXPERTS, 6).cuda()
     x = torch.randn(8, 2048, device="cuda", generator=cuda_generator).bfloat16()

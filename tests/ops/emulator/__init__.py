@@ -1,0 +1,77 @@
+"""Kernels on a CPU: engine/ops/*/kernel.cu, compiled by g++ against emulated headers, called as library.call does."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.kernels.build import ENGINE
+from engine.kernels.library import KernelError
+
+HERE = Path(__file__).resolve().parent
+EMULATED = ("async.cuh", "launch.cuh", "mma.cuh")
+FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-x", "c++", "-Wno-attributes", "-Wno-unknown-pragmas")
+
+Call = Callable[..., None]
+
+
+def compiler() -> str | None:
+    return shutil.which("g++")
+
+
+def build(op: str, *, max_shared_bytes: int = 227 * 1024) -> Call:
+    """A stand-in for engine.kernels.library.call that runs this op's kernels here."""
+    sources = [*sorted((ENGINE / "kernels").glob("*.cuh")), ENGINE / "ops" / op / "kernel.cu"]
+    emulated = sorted(path for path in HERE.rglob("*") if path.suffix in (".h", ".hpp", ".cuh"))
+    digest = hashlib.sha256(f"{FLAGS} {max_shared_bytes}".encode())
+    for path in (*sources, *emulated):
+        digest.update(path.read_bytes())
+    path = Path(tempfile.gettempdir()) / f"engine-emulated-{op}-{digest.hexdigest()[:16]}.so"
+    if not path.exists():
+        _compile(op, sources, path, max_shared_bytes)
+    library = ctypes.CDLL(str(path))
+
+    def call(name: str, _device: torch.device, *arguments: Tensor | float | None) -> None:
+        error = getattr(library, name)(*(_c_value(a) for a in arguments), None)
+        if error:
+            raise KernelError(f"{name} returned CUDA error {error}")
+
+    return call
+
+
+def _compile(op: str, sources: list[Path], path: Path, max_shared_bytes: int) -> None:
+    """In a copy of the tree: `__shared__` means two things there, and emulated headers stand in for the real ones."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for source in sources:
+            text = source.read_text()
+            if source.name in EMULATED:
+                text = (HERE / "kernels" / source.name).read_text()
+            text = re.sub(r"extern __shared__ .*?(\w+) (\w+)\[\];", r"\1* \2 = emulator::shared_memory;", text)
+            target = root / source.relative_to(ENGINE)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(re.sub(r"\b__shared__", "static", text))
+        output = path.with_suffix(f".{root.name}.tmp")
+        command = ["g++", *FLAGS, f"-I{HERE / 'include'}", f"-DENGINE_MAX_SHARED_BYTES={max_shared_bytes}"]
+        done = subprocess.run(
+            [*command, str(root / "ops" / op / "kernel.cu"), "-o", str(output)], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[:4000]
+        output.replace(path)
+
+
+def _c_value(argument: Tensor | float | None) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float | None:
+    if argument is None:
+        return None
+    if isinstance(argument, Tensor):
+        return ctypes.c_void_p(argument.data_ptr())
+    return ctypes.c_int(argument) if isinstance(argument, int) else ctypes.c_float(argument)

@@ -1,0 +1,33 @@
+// Emulated: engine/kernels/async.cuh. A copy poisons its destination at once and lands later.
+#pragma once
+#include <cstdint>
+
+#include "emulator.hpp"
+
+namespace engine {
+
+inline void barrier_init(uint64_t* barrier, uint32_t arrivals) { emulator::as_barrier(barrier) = {uint8_t(arrivals), uint8_t(arrivals), 0, 0, 0}; }
+inline void barrier_init_fence() {}
+inline void barrier_arrive(uint64_t* barrier) {
+    emulator::as_barrier(barrier).pending--;
+    emulator::settle(emulator::as_barrier(barrier));
+}
+inline void barrier_expect_bytes(uint64_t* barrier, uint32_t bytes) {
+    emulator::as_barrier(barrier).bytes += int32_t(bytes);
+    barrier_arrive(barrier);
+}
+inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
+    emulator::wait_until([barrier, parity] { return emulator::as_barrier(barrier).phase != parity; });
+}
+inline uint64_t evict_first_policy() { return 0; }
+inline void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* barrier) {
+    if (bytes % 16 || uintptr_t(destination) % 16 || uintptr_t(source) % 16) emulator::fail("a bulk copy that is not aligned to 16 bytes");
+    std::memset(destination, 0xFF, bytes);
+    emulator::block->copies.push_back({destination, source, bytes, barrier});
+}
+inline void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* barrier, uint64_t) { bulk_load(destination, source, bytes, barrier); }
+inline void prefetch_l2(const void*, uint32_t) {}
+inline void wait_for_previous_kernel() {}
+inline void let_next_kernel_start() {}
+
+}  // namespace engine
