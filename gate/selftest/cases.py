@@ -59,7 +59,7 @@ def load(folder: Path) -> dict[str, Any]:
 
 def made(case: dict[str, Any]) -> tuple[RunData, RequestRow | None]:
     """The good run with the case's faults in it, and the row of its stream, where it has one."""
-    run, row = Build.run(speeds(case), **case.get("good", {}), **case.get("recipe", {})), None
+    run, row = Build.run(speeds(case), **case.get("good", {}), **_tuples(case.get("recipe", {}))), None
     for fault in case.get("fault", ()):
         if fault["on"] != "speed":
             run = break_it(run, fault)
@@ -92,6 +92,8 @@ def break_it(run: RunData, fault: dict[str, Any]) -> RunData:
         return dataclasses.replace(run, plan=run.plan.model_copy(update={fault["arm"]: planned}))
     if on == "preflight":
         return dataclasses.replace(run, preflight=(Build.finding(**changes),))
+    if on == "margin":
+        return dataclasses.replace(run, margins=(*run.margins, Build.margin(**changes)))
     if on == "order":
         return Build.reorder(run, fault["letters"], fault["concurrency"])
     legs = [leg for leg in run.legs if _placed(leg, fault)]
@@ -192,6 +194,13 @@ def void_with_a_number(report: Report) -> list[str]:
         if cell.verdict is Verdict.VOID and (not cell.reasons or numbers != (None,) * 5):
             found.append(f"the VOID cell {cell.axis} at c{cell.concurrency} has a number, or no reason")
     return found
+
+
+def _tuples(value: Any) -> Any:
+    """TOML's arrays as a recipe wants them."""
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _placed(leg: PlannedLeg | LegRow, fault: dict[str, Any]) -> bool:
