@@ -211,14 +211,12 @@ def profile(
     code 0: every lever is proven or below the drift; 2: something is unproven; 3: refused.
     """
     from gate.inputs import Asked
-    from gate.profile.flow import ProfileAsked, again
-    from gate.profile.flow import profile as run_profile
+    from gate.profile.flow import ProfileAsked, command
     from gate.progress import Ui
 
-    if name is not None or diff is not None:
-        raise typer.Exit(again(name, diff, out))
     asked = Asked(recipe, model, conc, None, candidate, oracle, None, seed, coin, port)
-    raise typer.Exit(run_profile(asked, ProfileAsked(backend, prompt_tokens, rounds, roof, control), out, Ui()))
+    more = ProfileAsked(backend, prompt_tokens, rounds, roof, control)
+    raise typer.Exit(command(name, diff, asked, more, out, Ui()))
 
 
 @app.command()

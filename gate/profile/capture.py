@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gate.arm import process
+from gate.arm.pair import GPU_RETURN_S, GPU_RETURN_SLACK_BYTES
 from gate.client import drive, openai
 from gate.errors import ArmError
+from gate.observe import gpu
 from gate.observe import server as ask
 from gate.observe.rows import Arm, Identity, RequestRow
 from gate.plan import Plan, PlannedLeg
 from gate.profile import commands
 from gate.profile.rows import LONG_TOKENS, SHORT_TOKENS, Backend, Role, Wall, Window
 from gate.profile.tracer import NsysTracer, RouteTracer, Tracer
+from gate.units import gib
 from gate.workload import leg_seed, make_prompts
 from oracle.verify import verify_running
 
@@ -50,6 +53,7 @@ def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[
     name = f"{arm}-{role}"
     files = folder / "traces" / name
     files.mkdir(parents=True, exist_ok=True)
+    memory_before = gpu.used_bytes()
     session = f"gate-{arm}-{role}-{time.monotonic_ns()}"
     planned = setting.plan.arm(arm)
     traced = commands.traced(planned, setting.backend, nsys=setting.nsys, session=session, folder=files)
@@ -65,6 +69,21 @@ def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[
     finally:
         tracer.close()
         server.stop()
+        _wait_for_memory(arm, memory_before)
+
+
+def _wait_for_memory(arm: Arm, before: int | None) -> None:
+    """The driver frees a dead process's memory lazily, and the next server sizes itself by what is free.
+
+    Raises ArmError when it does not come back.
+    """
+    deadline = time.monotonic() + GPU_RETURN_S
+    while before is not None and (used := gpu.used_bytes() or 0) > before + GPU_RETURN_SLACK_BYTES:
+        if time.monotonic() > deadline:
+            raise ArmError(
+                f"{gib(used)} of GPU memory in use {GPU_RETURN_S:g} s after the {arm} ended", expected=gib(before)
+            )
+        time.sleep(0.2)
 
 
 def _measure(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, say: Callable[[str], None]) -> Captured:

@@ -39,7 +39,7 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
     batch = _batch(asked)
     backend, nsys = tools.choose(more.backend)  # 3 first, since nothing else is worth a look without them
     tools.check_recipe(recipe_for(asked))  # 1
-    plan = plan_for(dataclasses.replace(asked, concurrency=str(batch), repetitions=1))  # 2
+    plan = plan_for(dataclasses.replace(asked, concurrency=str(batch), repetitions=1, residency="alternate"))  # 2
     prompt_tokens = more.prompt_tokens or plan.recipe.workload.prompt_tokens
     if prompt_tokens + LONG_TOKENS > plan.recipe.max_model_len:
         raise UsageError(
@@ -65,8 +65,20 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
     return conclude(place.folder)  # 5 to 8
 
 
+def command(name: str | None, other: str | None, asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
+    """A profile that is named is shown or compared; without a name one is made. Raises UsageError for both at once."""
+    wanted = [word for word in (asked.recipe, asked.model, more.backend) if word is not None]
+    if name is None and other is None:
+        return profile(asked, more, out, ui)
+    if wanted:
+        raise UsageError(
+            f"profile {name or other} and {wanted[0]}", expected="a recorded profile, or what to profile, not both"
+        )
+    return again(name, other, out)
+
+
 def again(name: str | None, other: str | None, out: Path) -> int:
-    """Show a profile anew from its records, or compare two."""
+    """Show a profile anew from its records, or compare two; the newest where none is named."""
     folder = store.require(name, out)
     if other is None:
         return conclude(folder)

@@ -23,7 +23,7 @@ STATES = {
 }
 FUSED = "inside another kernel"
 TINY = ("in_proj_ba", "mlp.gate", "mlp.shared_expert_gate")
-"""Small enough for an engine to fold into a neighbouring kernel."""
+"""Small enough for an engine to fold into a neighbouring kernel; a shared expert goes into the routed ones' launch."""
 SPLIT_COST, FOLDED_COST, WIDER_COST = 1, 1, 3
 
 
@@ -110,7 +110,7 @@ def _choices(module: Module) -> list[Choice]:
     made = [Choice(module, family, module.count, cost) for family, cost in options]
     if module.parts > 1:
         made += [Choice(module, family, module.count * module.parts, cost + SPLIT_COST) for family, cost in options]
-    if module.name.endswith(TINY):
+    if module.name.endswith(TINY) or ".shared_expert." in module.name:
         made.append(Choice(module, FUSED, 0, FOLDED_COST))
     return made
 

@@ -90,6 +90,8 @@ def test_no_recorded_name_is_without_a_family() -> None:
         ("gdn_decode_kernel(GdnArgs)", "gdn_step", False),
         ("void skinny_kernel<W4A16<1>, 2>(SkinnyArgs)", "w4a16", False),
         ("void skinny_kernel<W8A8<1>, 2>(SkinnyArgs)", "fp8", False),
+        ("void grouped_kernel<1, true>(GroupedArgs)", "moe_w4a16", False),
+        ("route_kernel(RouteArgs)", "routing", False),
         ("void add_norm_kernel<true>(NormArgs)", "norm_quant_act", False),
         ("argmax_kernel(uint4 const*)", "sampler_copies", False),
         ("Memcpy HtoD (Pinned -> Device)", "sampler_copies", False),

@@ -161,6 +161,13 @@ def test_no_nsys_is_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
     assert caught.value.exit_code == 69
 
 
+def test_a_recorded_profile_and_a_recipe_are_two_questions(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="profile old and tiny; expected a recorded profile, or what to profile"):
+        flow.command("old", None, Asked(recipe="tiny"), ProfileAsked(), tmp_path, Ui())
+    with pytest.raises(UsageError, match="no profile 'old'"):
+        flow.command("old", None, Asked(), ProfileAsked(), tmp_path, Ui())
+
+
 def test_a_cpu_recipe_is_refused(bench: Bench) -> None:
     with pytest.raises(UsageError, match="recipe tiny runs on the CPU"):
         profile(Asked(recipe="tiny", port=bench.port), ProfileAsked(), bench.out, Ui())
