@@ -20,7 +20,11 @@ from gate.profile.levers import Drift, attribute, drift_of
 from gate.profile.modules import with_modules
 from gate.profile.rows import ProfileReport, StepTable
 from gate.profile.store import ProfileData, ProfileStore
+from gate.runs import from_here
 
+PAGE = "profile.md"
+PLAIN_WIDTH = 120
+"""Columns where standard output is a file or a pipe."""
 NO_CONTROL = "both arms, no control was profiled"
 
 
@@ -87,17 +91,19 @@ def conclude(folder: Path) -> int:
     """Derive and write every report file again, print the table; the exit code."""
     report, place = derive(store.read(folder)), ProfileStore(folder)
     place.write_report(report)
-    place.write_text("profile.md", markdown.render(report))
+    place.write_text(PAGE, markdown.render(report))
     for name, text in plots.render(report).items():
         place.write_text(name, text)
-    show(report)
+    show(report, folder)
     return exit_code(report)
 
 
-def show(report: ProfileReport) -> None:
+def show(report: ProfileReport, folder: Path | None = None) -> None:
+    """To standard output; folder: where the whole report lies."""
     console = Console()
-    width = console.width if console.is_terminal else 120
-    sys.stdout.write(table.render(report, colour=console.is_terminal, width=width))
+    width = console.width if console.is_terminal else PLAIN_WIDTH
+    where = None if folder is None else from_here(folder / PAGE)
+    sys.stdout.write(table.render(report, colour=console.is_terminal, width=width, where=where))
 
 
 def _table(data: ProfileData, arm: Arm, role: str) -> StepTable | None:

@@ -21,13 +21,13 @@ STYLES = {
 }
 
 
-def render(report: ProfileReport, *, colour: bool = False, width: int = 120) -> str:
-    """Text without escape codes unless `colour`."""
+def render(report: ProfileReport, *, colour: bool = False, width: int = 120, where: str | None = None) -> str:
+    """Text without escape codes unless `colour`. where: the page with every kernel."""
     out = io.StringIO()
     console = Console(
         file=out, force_terminal=colour, no_color=not colour, width=width, highlight=False, emoji=False, markup=False
     )
-    console.print(Group(*_parts(report)))
+    console.print(Group(*_parts(report), *([Text(f"report: {where}")] if where else [])))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 

@@ -1,0 +1,116 @@
+"""Raw records to a judged profile: exit codes, refusals, drift from the control, two profiles against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gate.observe.rows import Arm
+from gate.profile.conclude import compare, derive, exit_code
+from gate.profile.rows import Role, Window
+from gate.profile.store import ArmRecord, ProfileData, ProfileFile
+from tests.gate.profile.tables import census, fixture, wall, windows
+
+TABLES: dict[Arm, str] = {"candidate": "engine-h200-27b-b1-composed", "oracle": "vllm-0.25.0-h200-27b-b1"}
+
+
+def side(arm: Arm, role: Role = "measured", slower: float = 1.0) -> tuple[list[Window], ArmRecord]:
+    """Windows of a fixture's rows, and a wall time 0.4 % above their sum."""
+    rows = [[us * slower, n, name] for us, n, name in fixture(TABLES[arm])["rows"]]
+    made = [w.model_copy(update={"role": role}) for w in windows(rows, arm=arm)]
+    record = ArmRecord(
+        arm=arm,
+        role=role,
+        name=arm,
+        argv=(),
+        version=None,
+        kv_cache_dtype="fp8",
+        wall=wall(sum(us for us, _, _ in rows) * 1.004),
+    )
+    return made, record
+
+
+def data(*sides: tuple[list[Window], ArmRecord], run_id: str = "r1", **changes: Any) -> ProfileData:
+    file = ProfileFile(
+        run_id=run_id,
+        recipe="27b",
+        host="h",
+        started_at="t",
+        backend="cupti",
+        nsys=None,
+        concurrency=1,
+        prompt_tokens=1024,
+        rounds=1,
+    )
+    made = [w.model_copy(update=changes) if w.arm == "oracle" else w for ws, _ in sides for w in ws]
+    return ProfileData(
+        file=file, arms=tuple(record for _, record in sides), windows=tuple(made), census=census("27b", 1)
+    )
+
+
+def test_a_profile_with_its_control_is_proven() -> None:
+    """The first arm again, every kernel 0.3 % slower: that is the drift, and every lever is above it."""
+    report = derive(data(side("candidate"), side("oracle"), side("candidate", "control", slower=1.003)))
+    assert report.findings == ()
+    assert exit_code(report) == 0
+    assert report.attribution is not None
+    assert report.attribution.drift == pytest.approx(0.003, abs=1e-5)
+    assert {lever.proof for lever in report.attribution.levers} == {"launch counts", "by family"}
+    total = sum(lever.delta_us for lever in report.attribution.levers) + report.attribution.residual_us
+    assert total == pytest.approx(report.attribution.delta_us)
+    assert report.attribution.residual_us == pytest.approx((5825.0 - 8996.4) * 0.004, abs=0.1)
+
+
+def test_two_engines_without_a_control_share_no_kernel() -> None:
+    report = derive(data(side("candidate"), side("oracle")))
+    assert [f.code for f in report.findings] == ["no-drift-control"]
+    assert exit_code(report) == 2
+    assert report.attribution is not None
+    assert {lever.proof for lever in report.attribution.levers} == {"unproven"}
+
+
+def test_a_refused_arm_leaves_no_table() -> None:
+    report = derive(data(side("candidate"), side("oracle"), level="graph"))
+    assert (report.refused, report.candidate, report.oracle, report.attribution) == (True, None, None, None)
+    assert exit_code(report) == 3
+
+
+def test_an_arm_without_kernels_is_refused_too() -> None:
+    report = derive(data(side("candidate"), side("oracle"), level="none", kernels=(), busy_us=None))
+    assert exit_code(report) == 3
+
+
+def test_two_of_our_own_profiles() -> None:
+    """One kernel 10 % faster, the rest as before: its lever is 'same kernels', everything else below the drift."""
+    new, old = side("candidate"), side("candidate", slower=1.0)
+    faster = [
+        w.model_copy(
+            update={
+                "kernels": tuple(
+                    k.model_copy(update={"us": k.us * 0.9}) if "gdn_decode" in k.name else k for k in w.kernels
+                )
+            }
+        )
+        for w in new[0]
+    ]
+    report = compare(data((faster, new[1]), run_id="new"), data(old, run_id="old"))
+    assert report.candidate is not None
+    assert report.oracle is not None
+    assert (report.candidate.name, report.oracle.name) == ("new", "old")
+    assert report.attribution is not None
+    assert {lever.families[0]: lever.proof for lever in report.attribution.levers if lever.delta_us} == {
+        "gdn_step": "same kernels"
+    }
+    assert report.attribution.levers[0].delta_us == pytest.approx(-17.76)
+    assert exit_code(report) == 0
+
+
+def test_a_refused_profile_cannot_be_compared() -> None:
+    broken = data(side("candidate"), run_id="broken")
+    graph = broken.model_copy(
+        update={"windows": tuple(w.model_copy(update={"level": "graph"}) for w in broken.windows)}
+    )
+    report = compare(data(side("candidate")), graph)
+    assert report.refused
+    assert "graph-level-trace" in {f.code for f in report.findings}
