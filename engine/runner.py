@@ -181,6 +181,7 @@ class LoadedRunner(ModelRunner):
             "shipped_bytes": census.shipped_bytes,
             "resident_bytes": census.resident_bytes,
             "dequantised_copy_bytes": census.copy_bytes,
+            "widened_modules": list(census.widened),
             "cache_bytes": self.caches.nbytes,
         }
 

@@ -53,6 +53,7 @@ from gate.checks import (
     truncated_stream,
     usage_missing,
     warmup_unsettled,
+    weights_widened,
 )
 from gate.checks.base import Check
 from gate.checks.evidence import Evidence
@@ -66,6 +67,7 @@ CHECKS: tuple[Check, ...] = (
     checkpoint_changed,
     engine_stale,
     reference_fallback,
+    weights_widened,
     oracle_handicapped,
     settings_differ,
     identity_changed,

@@ -20,7 +20,14 @@ TIMEOUT_S = 10.0
 PREFIXES = ("vllm:", "engine:")
 """vLLM's metric names, and ours, which are the same behind another prefix."""
 VOLATILE = frozenset(
-    {"num_gpu_blocks", "num_cpu_blocks", "kv_cache_memory_bytes", "kv_cache_size_tokens", "kv_cache_max_concurrency"}
+    {
+        "num_gpu_blocks",
+        "num_cpu_blocks",
+        "kv_cache_memory_bytes",
+        "kv_cache_size_tokens",
+        "kv_cache_max_concurrency",
+        "weights_gib",
+    }
 )
 """Read and recorded, but left out of the digest: sized from the memory that was free at start, they differ from start
 to start of one and the same server."""
@@ -84,9 +91,13 @@ def identify(url: str, arm: Arm, logged: Mapping[str, str] | None = None) -> Ide
         "kv_cache_dtype": _optional(facts.get("kv_cache_dtype", facts.get("cache_dtype"))),
         "extra": extra,
     }
-    stable = fields | {"extra": {k: v for k, v in extra.items() if k.removeprefix("config.") not in VOLATILE}}
+    stable = fields | {"extra": {k: v for k, v in extra.items() if _bare(k) not in VOLATILE}}
     digest = hashlib.sha256(json.dumps(stable, sort_keys=True).encode()).hexdigest()[:16]
     return Identity(**fields, digest=digest)
+
+
+def _bare(name: str) -> str:
+    return name.removeprefix("config.").removeprefix("log.")
 
 
 def served_model(url: str, planned: str) -> str:

@@ -14,6 +14,14 @@ ARGUMENTS = re.compile(r"non-default args: \{(.*)\}")
 ENUM = re.compile(r"<\w+\.(\w+): [^>]*>")
 BUDGET = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
 SAMPLING = re.compile(r"Default vLLM sampling parameters have been overridden by .*?: `(.*?)`")
+KERNELS = (
+    re.compile(r"Selected (\w+) for (\w+)"),
+    re.compile(r"Using (\w+) (attention backend)"),
+    re.compile(r"Using '?(\w+)'? (\w+ MoE backend)"),
+    re.compile(r"Using ([\w/]+ GDN \w+ kernel)()"),
+)
+"""Which kernel families it chose, and for what."""
+WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
 PROFILER = re.compile(r"Profiler with mode '(\w+)' is enabled")
 
 KEPT = (
@@ -48,6 +56,11 @@ def settings(text: str) -> dict[str, str]:
         found |= {"sampling_defaults": _last(SAMPLING, text) or "{}", "profiler": _last(PROFILER, text) or "none"}
     if (budget := _last(BUDGET, text)) is not None:
         found["max_num_batched_tokens"] = budget
+    chosen = [" for ".join(filter(None, names)) for pattern in KERNELS for names in pattern.findall(text)]
+    if chosen:
+        found["kernels"] = "; ".join(sorted(set(chosen)))
+    if (weights := _last(WEIGHTS, text)) is not None:
+        found["weights_gib"] = weights
     if (config := _last(CONFIG, text)) is not None:
         whole = dict(_pairs(config, "="))
         found |= {name: whole[name] for name in KEPT if name in whole}

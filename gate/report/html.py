@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from gate import units
 from gate.compare import show
-from gate.report import plots, table, tokens
+from gate.report import plots, residency, table, tokens
 from gate.report.model import Report
 
 TEMPLATE = "report.html.j2"
@@ -31,6 +31,7 @@ def render(report: Report) -> str:
         report=report,
         table=table,
         tokens=tokens,
+        residency=residency,
         units=units,
         show=show,
         command=shlex.join,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gate.compare import show
 from gate.observe.rows import Verdict
-from gate.report import plots, table, tokens
+from gate.report import plots, residency, table, tokens
 from gate.report.model import ArmSummary, Cell, Report
 from gate.units import DASH
 
@@ -58,7 +58,12 @@ def _needed(report: Report) -> str:
 
 
 def _summary(report: Report) -> str:
-    servers = (("KV cache", table.capacity_text(report)), ("start-up", table.start_text(report)))
+    servers = (
+        ("KV cache", table.capacity_text(report)),
+        ("weights", residency.weights_text(report)),
+        ("kernels", residency.kernels_text(report)),
+        ("start-up", table.start_text(report)),
+    )
     rows = [
         ("candidate", _arm(report.candidate)),
         ("oracle", _arm(report.oracle)),
@@ -66,7 +71,7 @@ def _summary(report: Report) -> str:
         ("tokens", f"{table.token_text(report.tokens)}, {table.token_verdict_text(report.tokens)}"),
         ("noise", table.noise_text(report)),
         ("client", table.client_text(report)),
-        *((label, told) for label, told in servers if told is not None),
+        *((label, _text(told)) for label, told in servers if told is not None),
         *(("note", _text(note)) for note in report.notes),
         ("started", report.started_at),
         ("finished", report.finished_at or "not finished"),

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gate.compare import show
 from gate.observe.rows import Verdict
-from gate.report import table, tokens
+from gate.report import residency, table, tokens
 from gate.report.model import Cell, Report
 
 STYLES = {
@@ -81,7 +81,11 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
 
 
 def _servers(report: Report) -> tuple[tuple[str, str | None], ...]:
-    return (("KV cache", table.capacity_text(report)), ("start-up", table.start_text(report)))
+    return (
+        ("KV cache", table.capacity_text(report)),
+        ("weights", residency.weights_text(report)),
+        ("start-up", table.start_text(report)),
+    )
 
 
 def _regression(report: Report) -> list[Table]:

@@ -1,0 +1,53 @@
+"""5 What a server holds in memory and runs, as far as it says so itself; shown in reports beside the tokens.
+
+Our engine reports a census of its weights in /version. vLLM reports nothing of the kind over HTTP; what its log says of
+its kernels and of the memory that its weights took is read where the gate started it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gate.observe.rows import Identity
+from gate.observe.settings import manifest
+from gate.report.model import Residency
+
+GIB = 2**30
+BETWEEN = "; "
+"""Between kernels in a server's log entry (observe/serverlog.py)."""
+
+
+def residency(identity: Identity | None) -> Residency | None:
+    """None where the server says nothing of it."""
+    if identity is None:
+        return None
+    made_of, logged = manifest(identity), identity.extra
+    kernels = logged.get("log.kernels")
+    named = _names(made_of, "kernels") if kernels is None else tuple(kernels.split(BETWEEN))
+    found = Residency(
+        shipped_bytes=_count(made_of.get("shipped_bytes")),
+        resident_bytes=_count(made_of.get("resident_bytes")) or _gib(logged.get("log.weights_gib")),
+        copy_bytes=_count(made_of.get("dequantised_copy_bytes")),
+        widened=_names(made_of, "widened_modules"),
+        kernels=named,
+        reference_ops=_names(made_of, "reference_ops"),
+    )
+    return None if found == Residency() else found
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _names(made_of: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
+    value = made_of.get(key)
+    return tuple(map(str, value)) if isinstance(value, list) else None
+
+
+def _gib(text: str | None) -> int | None:
+    """vLLM logs GiB with two decimals or so; None where it is no number."""
+    try:
+        return None if text is None else int(float(text) * GIB)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,42 @@
+"""8 What both arms hold in memory and run, by their own word, as text."""
+
+from __future__ import annotations
+
+from gate.report.model import ArmSummary, Report, Residency
+from gate.units import DASH
+
+MB = 10**6
+
+
+def weights_text(report: Report) -> str | None:
+    """`candidate 5.993 MB resident of 5.849 shipped …; oracle –`; None where neither says anything."""
+    arms = (("candidate", report.candidate), ("oracle", report.oracle))
+    if all(arm.residency is None or _weights(arm.residency) == DASH for _, arm in arms):
+        return None
+    return "; ".join(f"{name} {DASH if arm.residency is None else _weights(arm.residency)}" for name, arm in arms)
+
+
+def kernels_text(report: Report) -> str | None:
+    """Kernel families that ran, where known."""
+    arms = (("candidate", report.candidate), ("oracle", report.oracle))
+    told = [f"{name}: {_kernels(arm)}" for name, arm in arms if _kernels(arm)]
+    return "; ".join(told) or None
+
+
+def _weights(held: Residency) -> str:
+    parts = [] if held.resident_bytes is None else [f"{held.resident_bytes / MB:,.3f} MB resident"]
+    if held.shipped_bytes is not None:
+        parts.append(f"{held.shipped_bytes / MB:,.3f} MB shipped")
+    if held.copy_bytes:
+        parts.append(f"{held.copy_bytes / MB:,.3f} MB of dequantised copies")
+    if held.widened is not None:
+        parts.append(f"{len(held.widened)} modules wider than shipped")
+    return ", ".join(parts) or DASH
+
+
+def _kernels(arm: ArmSummary) -> str:
+    if arm.residency is None:
+        return ""
+    named = ", ".join(arm.residency.kernels or ())
+    reference = ", ".join(arm.residency.reference_ops or ())
+    return named + (f"{', ' if named else ''}on the reference: {reference}" if reference else "")
