@@ -19,7 +19,6 @@ from gate.notes import notes
 from gate.observe.capacity import capacity
 from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.residency import residency
-from gate.observe.residency import residency
 from gate.observe.rundata import RunData
 from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
 from gate.tokens.compare import compare, own_spread, pair_up
@@ -143,7 +142,6 @@ def _summary(evidence: Evidence, arm: Arm) -> ArmSummary:
         checkpoint=plan.checkpoint,
         checkpoint_digest=plan.checkpoint_digest,
         kv_cache_dtype=identity.kv_cache_dtype if identity else None,
-        residency=residency(identity),
         residency=residency(identity),
         kv_capacity_tokens=held.tokens,
         kv_capacity_is_bound=held.upper_bound,

@@ -146,23 +146,6 @@ class Residency(Row):
     """Ops that ran on their plain reference."""
 
 
-class Residency(Row):
-    """What an arm holds and runs, by its own word; None: it does not say. No verdict rests on it."""
-
-    shipped_bytes: int | None = None
-    """Of the weights in the checkpoint."""
-    resident_bytes: int | None = None
-    """Of the weights in memory; of vLLM what its log says that loading took."""
-    copy_bytes: int | None = None
-    """Dequantised copies beside them."""
-    widened: tuple[str, ...] | None = None
-    """Modules held in a wider dtype than shipped: a finding of its own (gate/checks/weights_widened.py)."""
-    kernels: tuple[str, ...] | None = None
-    """Kernel families that were chosen."""
-    reference_ops: tuple[str, ...] | None = None
-    """Ops that ran on their plain reference."""
-
-
 class ArmSummary(Row):
     name: str
     """engine, vllm, or the command or URL."""
