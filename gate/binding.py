@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gate.checks.evidence import Evidence
 from gate.checks.kv_dtype_differs import resolved
 from gate.checks.settings_differ import differences
-from gate.notes import MEMORY, unequal_capacity
+from gate.notes import MEMORY, short_of_capacity, unequal_capacity
 from gate.observe.rows import ARMS
 from gate.observe.settings import effective, manifest
 from gate.recipe import Protocol, Recipe, Workload
@@ -39,6 +39,7 @@ def missing(evidence: Evidence, band: Band) -> Iterator[str]:
     if not evidence.plan.recipe.gpu:
         yield "no GPU: the host's processor is the device, and no GPU lock could be taken"
     yield from _arms(evidence)
+    yield from short_of_capacity(evidence)
     if MEMORY.intersection(evidence.plan.recipe.protocol.primary):
         yield from unequal_capacity(evidence)
     if evidence.run.client is None:

@@ -26,6 +26,19 @@ def notes(evidence: Evidence) -> Iterator[str]:
         )
 
 
+def short_of_capacity(evidence: Evidence) -> Iterator[str]:
+    """Where the recipe limits the oracle's KV cache, it must not be the reason why the oracle is slow."""
+    recipe = evidence.plan.recipe
+    if recipe.oracle.kv_cache_bytes is None:
+        return
+    need, held = recipe.max_num_seqs * recipe.max_model_len, capacity.capacity(evidence.identity("oracle")).tokens
+    if held is not None and held < need:
+        yield f"the recipe leaves the oracle {held} tokens of KV cache, fewer than max_num_seqs × max_model_len, {need}"
+    preempted = sum(leg.row.preemptions or 0 for leg in evidence.of_arm("oracle"))
+    if preempted:
+        yield f"the oracle pre-empted {preempted} requests under the recipe's kv_cache_bytes"
+
+
 def unequal_capacity(evidence: Evidence) -> Iterator[str]:
     """Nothing where capacities are equal, or where one is not known and so cannot be set against the other."""
     known = {arm: capacity.capacity(evidence.identity(arm)) for arm in ARMS}

@@ -145,6 +145,9 @@ class OracleTable(Table):
     """"vllm" is the pinned one and the only one that binds; else as for the candidate."""
     platform: Literal["cpu", "cuda"] = "cuda"
     """Which of the two pins."""
+    kv_cache_bytes: int | None = Field(None, gt=0)
+    """What vLLM may take for KV cache and states; None: its share of the device. Our engine takes what max_num_seqs ×
+    max_model_len needs: set it to the same, or memory is not compared at equal capacity."""
     args: tuple[Word, ...] = ()
     """More arguments for its command line."""
     env: dict[Annotated[str, Field(pattern=NAME_OF_VARIABLE)], Word] = {}

@@ -10,6 +10,8 @@ from oracle import serve
 
 def plan(seat: Seat, recipe: Recipe) -> ArmPlan:
     """The command line for the recipe's platform; oracle/ also says which of the caller's variables it gets."""
+    held = recipe.oracle.kv_cache_bytes
+    capacity = () if held is None else ("--kv-cache-memory-bytes", str(held))
     argv, env = serve.argv(
         platform=recipe.oracle.platform,
         model=seat.checkpoint,
@@ -17,7 +19,7 @@ def plan(seat: Seat, recipe: Recipe) -> ArmPlan:
         max_model_len=recipe.max_model_len,
         max_num_seqs=recipe.max_num_seqs,
         kv_cache_dtype=recipe.kv_cache_dtype,
-        extra=("--served-model-name", recipe.name, *seat.args),
+        extra=("--served-model-name", recipe.name, *capacity, *seat.args),
     )
     return ArmPlan(
         arm=seat.arm,

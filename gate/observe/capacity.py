@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gate.observe.rows import Identity
 
 SIZE, BLOCKS, BLOCK, BYTES = "kv_cache_size_tokens", "num_gpu_blocks", "block_size", "kv_cache_memory_bytes"
-"""Labels of vLLM's cache_config_info; ours are the same."""
+"""Labels of vLLM's cache_config_info; ours are the same. Versions that do not name the size log it."""
 EQUAL_WITHIN = 0.1
 """Share by which capacities may differ and still count as equal: servers round to blocks of up to 1,600 tokens."""
 
@@ -56,5 +56,5 @@ def text(known: Capacity, dtype: str | None) -> str:
 
 
 def _number(identity: Identity, label: str) -> int | None:
-    value = identity.extra.get(f"config.{label}", "")
-    return int(value) if value.isdecimal() and int(value) > 0 else None
+    said = (identity.extra.get(f"{source}.{label}", "") for source in ("config", "log"))
+    return next((int(value) for value in said if value.isdecimal() and int(value) > 0), None)

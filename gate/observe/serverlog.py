@@ -13,6 +13,8 @@ CONFIG = re.compile(r"Initializing a V1 LLM engine \(v[^)]*\) with config: (.*)"
 ARGUMENTS = re.compile(r"non-default args: \{(.*)\}")
 ENUM = re.compile(r"<\w+\.(\w+): [^>]*>")
 BUDGET = re.compile(r"Chunked prefill is enabled with max_num_batched_tokens=(\d+)")
+CAPACITY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
+"""Tokens that the KV cache holds, whatever kinds of layers share its blocks: the product."""
 SAMPLING = re.compile(r"Default vLLM sampling parameters have been overridden by .*?: `(.*?)`")
 KERNELS = (
     re.compile(r"Selected (\w+) for (\w+)"),
@@ -61,6 +63,8 @@ def settings(text: str) -> dict[str, str]:
         found["kernels"] = "; ".join(sorted(set(chosen)))
     if (weights := _last(WEIGHTS, text)) is not None:
         found["weights_gib"] = weights
+    if (held := CAPACITY.findall(text)) and (tokens := held[-1][0].replace(",", "")).isdecimal():
+        found["kv_cache_size_tokens"] = str(int(int(tokens) * float(held[-1][1])))
     if (config := _last(CONFIG, text)) is not None:
         whole = dict(_pairs(config, "="))
         found |= {name: whole[name] for name in KEPT if name in whole}

@@ -85,3 +85,23 @@ def test_the_last_start_of_each_arm_is_told_with_its_page_cache(build: Any) -> N
     assert table.start_text(report) == "candidate 2.0 s to ready, its port open after 1.0 s, checkpoint warm"
     assert (len(report.candidate.starts), report.oracle.starts) == (2, ())
     assert table.start_text(judge(build.run())) is None
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_bytes", "tokens", "preempted", "said"),
+    [
+        (None, 100, 3, ()),
+        (2**30, 2048, 0, ()),
+        (2**30, 2047, 0, ("the recipe leaves the oracle 2047 tokens of KV cache",)),
+        (2**30, 2048, 3, ("the oracle pre-empted 3 requests",)),
+    ],
+)
+def test_a_recipe_must_not_starve_the_oracle(
+    build: Any, kv_cache_bytes: int | None, tokens: int, preempted: int, said: tuple[str, ...]
+) -> None:
+    """max_num_seqs 32 × max_model_len 64 are 2,048 tokens."""
+    run = holding(build, build.run(oracle={"kv_cache_bytes": kv_cache_bytes}), 2048, tokens)
+    if preempted:
+        run = build.alter_leg(run, build.leg_id(run, "oracle"), preemptions=preempted)
+    told = [why for why in judge(run).not_binding_because if "KV cache, fewer" in why or "pre-empted" in why]
+    assert [why.startswith(begin) for why, begin in zip(told, said, strict=True)] == [True] * len(said)

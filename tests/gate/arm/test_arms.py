@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gate import arm as arms
 from gate import recipe as recipes
-from gate.arm import url
+from gate.arm import oracle, url
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
 from gate.errors import ArmError, UsageError
@@ -43,6 +43,22 @@ def test_engine_gets_every_setting_of_the_recipe() -> None:
     for option in ("--port 8123", "--max-model-len 4096", "--max-num-seqs 32", "--device cpu", "--block-tokens 16"):
         assert option in line
     assert (plan.kind, plan.url, plan.model) == ("engine", "http://127.0.0.1:8123", "small")
+
+
+@pytest.mark.parametrize(("held", "options"), [(None, ()), (4096, ("--kv-cache-memory-bytes", "4096"))])
+def test_vllm_gets_the_kv_cache_that_the_recipe_allows(
+    monkeypatch: pytest.MonkeyPatch, held: int | None, options: tuple[str, ...]
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def argv(**fields: Any) -> tuple[list[str], dict[str, str]]:
+        asked.update(fields)
+        return ["vllm"], {}
+
+    monkeypatch.setattr(oracle.serve, "argv", argv)
+    table = RECIPE.oracle.model_copy(update={"kv_cache_bytes": held})
+    oracle.plan(seat(arm="oracle", args=("--more",)), RECIPE.model_copy(update={"oracle": table}))
+    assert asked["extra"] == ("--served-model-name", "small", *options, "--more")
 
 
 def test_command_is_split_before_it_is_filled_in() -> None:

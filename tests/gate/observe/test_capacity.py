@@ -16,7 +16,7 @@ def identity(**extra: str) -> Identity:
         max_model_len=512,
         prefix_caching=False,
         kv_cache_dtype="bfloat16",
-        extra={key.replace("config_", "config."): value for key, value in extra.items()},
+        extra={key.replace("config_", "config.").replace("log_", "log."): value for key, value in extra.items()},
         digest="d",
     )
 
@@ -38,6 +38,12 @@ def test_blocks_alone_are_a_bound_but_for_our_engine_whose_blocks_hold_no_states
     blocks = {"config_num_gpu_blocks": "256", "config_block_size": "16"}
     assert capacity(identity(**blocks)) == Capacity(4096, True, None)
     assert capacity(identity(**blocks, engine="gate-and-engine")) == Capacity(4096, False, None)
+
+
+def test_the_size_that_a_server_logged_counts_where_it_names_none() -> None:
+    logged = identity(config_num_gpu_blocks="202", config_block_size="1568", log_kv_cache_size_tokens="137912")
+    assert capacity(logged) == Capacity(137912, False, None)
+    assert capacity(identity(config_kv_cache_size_tokens="7", log_kv_cache_size_tokens="8")).tokens == 7
 
 
 @pytest.mark.parametrize("value", ["None", "0", "-1", "", "1e3"])

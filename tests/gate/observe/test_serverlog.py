@@ -68,3 +68,15 @@ def test_the_last_start_in_a_log_counts() -> None:
 @pytest.mark.parametrize("text", ["", "engine: ready in 1.2 s", "with config: dtype=float16", "non-default args:"])
 def test_another_log_says_nothing(text: str) -> None:
     assert settings(text) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "tokens"),
+    [
+        ("CPU KV cache size: 419,430 tokens, Maximum concurrency for 512 tokens per request: 819.20x\n", "419430"),
+        ("Maximum concurrency for 4,096 tokens per request: 33.67x\n", "137912"),
+    ],
+)
+def test_the_capacity_of_the_kv_cache_is_that_of_whole_requests(line: str, tokens: str) -> None:
+    assert settings(line)["kv_cache_size_tokens"] == tokens
+    assert "kv_cache_size_tokens" not in settings(ARGUMENTS)
