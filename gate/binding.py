@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gate.calibration.apply import Noise
 from gate.checks.evidence import Evidence
 from gate.checks.kv_dtype_differs import resolved
 from gate.checks.settings_differ import differences
@@ -11,18 +12,16 @@ from gate.notes import MEMORY, short_of_capacity, unequal_capacity
 from gate.observe.rows import ARMS
 from gate.observe.settings import effective, manifest
 from gate.recipe import Protocol, Recipe, Workload
-from gate.stats.band import Band
 
 MIN_REPETITIONS = 3
 """Fewest legs of an arm per concurrency: with two, a median is a mean and one odd leg cannot be told."""
 
 
-def missing(evidence: Evidence, band: Band) -> Iterator[str]:
+def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     """One sentence for each thing that keeps the grid from binding; nothing when it binds."""
     declared = (evidence.plan.declared or evidence.plan.recipe).protocol
-    if band.source == "assumed":
-        share = f"{100 * band.share:.1f} %"
-        yield f"band of {share} is assumed: recording a host's A/A history is not built yet, so that no grid binds yet"
+    protocol = evidence.plan.recipe.protocol
+    yield from noise.missing(evidence.plan.recipe.name, protocol.primary, evidence.concurrencies)
     if evidence.repetitions < MIN_REPETITIONS:
         yield f"{evidence.repetitions} repetitions, fewer than {MIN_REPETITIONS}"
     if evidence.repetitions < declared.repetitions:
@@ -53,6 +52,8 @@ def _weakened(recipe: Recipe) -> Iterator[str]:
     full, ours, asked = Protocol(), recipe.protocol, Workload()
     if ours.floor < full.floor:
         yield f"floor {ours.floor:g}, below {full.floor:g}"
+    if ours.band > full.band:
+        yield f"band {100 * ours.band:g} %, above {100 * full.band:g} %"
     if ours.max_spread > full.max_spread:
         yield f"max_spread {100 * ours.max_spread:g} %, above {100 * full.max_spread:g} %"
     if ours.near_tie_nats > full.near_tie_nats:
