@@ -366,6 +366,23 @@ def calibrate(
     raise typer.Exit(calibrate_host(asked, arm_for("--arm", arm), gates, out, Ui()))
 
 
+@app.command()
+def selftest(
+    only: Annotated[list[str] | None, typer.Option("--only", help="A case, or a class of cases; repeatable.")] = None,
+    names: Annotated[bool, typer.Option("--list", help="Names and titles; starts nothing.")] = False,
+) -> None:
+    """Does the gate judge right on this machine?
+
+    Faults that once made wrong numbers, a scripted server with faults, a slow one, and equal ones; needs no GPU.
+    """
+    from gate.selftest import examine
+
+    if names:
+        typer.echo(examine.listing())
+    else:
+        raise typer.Exit(examine.examine(only or ()))
+
+
 @app.command("calibrate-client")
 def calibrate_client(
     streams: Annotated[int, typer.Option(help="Streams at once.", min=1, max=256)] = 8,
