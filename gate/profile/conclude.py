@@ -19,7 +19,7 @@ from gate.profile.difference import step_table
 from gate.profile.levers import Drift, attribute, drift_of
 from gate.profile.modules import with_modules
 from gate.profile.rows import ProfileReport, StepTable
-from gate.profile.store import ProfileData, ProfileStore
+from gate.profile.store import ArmRecord, ProfileData, ProfileStore
 from gate.runs import from_here
 
 PAGE = "profile.md"
@@ -112,7 +112,16 @@ def _table(data: ProfileData, arm: Arm, role: str) -> StepTable | None:
     if len(made) != 2 or record is None or not all(w.kernels for w in made):
         return None
     made_table = step_table(record.name, made[0], made[1], record.wall, data.file.roof_bytes_per_s)
-    return with_modules(made_table, data.census)
+    placed = with_modules(made_table, data.census)
+    return placed.model_copy(update={"notes": (*placed.notes, *_held(data, record))})
+
+
+def _held(data: ProfileData, record: ArmRecord) -> tuple[str, ...]:
+    """What the arm says it holds, beside what a step reads of the checkpoint as shipped: bytes are the census's."""
+    if record.resident_bytes is None:
+        return ()
+    read = sum(module.nbytes for module in data.census if module.scheme != "state")
+    return (f"holds {record.resident_bytes / 1e9:.2f} GB of weights; a step reads {read / 1e9:.2f} GB as shipped",)
 
 
 def _drift(data: ProfileData, tables: dict[Arm, StepTable]) -> Drift:

@@ -75,7 +75,7 @@ def _stack(report: ProfileReport, axes: Axes) -> None:
 
 def _roofline(report: ProfileReport, axes: Axes) -> None:
     """FLOP/s over FLOP per byte, of the products; the slope is the memory's roof, the flat part the matrix units'."""
-    ends = [0.5, 4.0]
+    ends = [0.5, 8.0]
     for table in _tables(report):
         colour, marker = MARKS[table.arm]
         points = [
@@ -86,14 +86,17 @@ def _roofline(report: ProfileReport, axes: Axes) -> None:
         label = f"{table.arm} {table.name}"
         axes.loglog([x for x, _, _ in points], [y for _, y, _ in points], marker, color=colour, ms=5, label=label)
         for x, y, title in points:
-            axes.annotate(title, (x, y), (5, -3), textcoords="offset points", color=colour, size=7)
-        ends += [x * 2 for x, _, _ in points]
+            # The arms' points lie close together: one is labelled to the left of it, the other to the right.
+            side, align = ((-6, 2), "right") if table.arm == "candidate" else ((6, -8), "left")
+            axes.annotate(title, (x, y), side, textcoords="offset points", ha=align, color=colour, size=7)
+        ends += [x * 3 for x, _, _ in points]
     for table in _tables(report)[:1]:
         top, ceiling = table.roof_bytes_per_s, compute(table.device)
         if top is not None:
-            xs = [min(ends), max(ends), *([ceiling / top] if ceiling is not None else [])]
-            tera = [min(x * top, ceiling or x * top) / 1e12 for x in sorted(xs)]
-            axes.loglog(sorted(xs), tera, color=INK, lw=0.9, label=f"roof {top / 1e9:.0f} GB/s")
+            ridge = [] if ceiling is None else [ceiling / top]
+            xs = sorted([min(ends), max(ends), *(x for x in ridge if x < max(ends))])
+            tera = [min(x * top, ceiling or x * top) / 1e12 for x in xs]
+            axes.loglog(xs, tera, color=INK, lw=0.9, label=f"roof {top / 1e9:.0f} GB/s")
     axes.set_xlabel("FLOP per byte")
     axes.set_ylabel("TFLOP/s")
     axes.margins(0.12)

@@ -62,6 +62,16 @@ def test_a_profile_with_its_control_is_proven() -> None:
     assert report.attribution.residual_us == pytest.approx((5825.0 - 8996.4) * 0.004, abs=0.1)
 
 
+def test_what_an_arm_holds_stands_beside_what_it_reads() -> None:
+    made, record = side("candidate")
+    held = record.model_copy(update={"resident_bytes": 19_500_000_000})
+    report = derive(data((made, held), side("oracle")))
+    assert report.candidate is not None
+    assert report.oracle is not None
+    assert report.candidate.notes[-1] == "holds 19.50 GB of weights; a step reads 17.60 GB as shipped"
+    assert not any("holds" in note for note in report.oracle.notes)
+
+
 def test_two_engines_without_a_control_share_no_kernel() -> None:
     report = derive(data(side("candidate"), side("oracle")))
     assert [f.code for f in report.findings] == ["no-drift-control"]
