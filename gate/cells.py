@@ -9,11 +9,16 @@ from dataclasses import dataclass
 
 from gate import checks, verdict
 from gate.calibration.apply import Noise
+from gate.checks.clocks_explain import clocks_mhz
 from gate.checks.evidence import Evidence
+from gate.checks.order_effect import by_first
+from gate.checks.readings import readings
 from gate.metrics import Axis
-from gate.observe.rows import Finding, Verdict
+from gate.observe.rows import ARMS, Arm, Finding, Verdict
 from gate.observe.rundata import RunData
 from gate.report.model import Cell, Reason
+from gate.stats import modes, order
+from gate.stats.cycles import in_cycles
 from gate.stats.looks import confidence
 from gate.stats.median import median, ratio
 from gate.stats.pairs import log_ratios
@@ -31,6 +36,8 @@ class Look:
 
 Key = tuple[str, int]
 """Axis and concurrency."""
+Clocks = dict[tuple[int, Arm], tuple[float | None, ...]]
+"""Concurrency and arm -> mean SM clock of each leg, MHz."""
 
 
 def cells(evidence: Evidence, findings: Sequence[Finding], noise: Noise) -> tuple[Cell, ...]:
@@ -39,8 +46,10 @@ def cells(evidence: Evidence, findings: Sequence[Finding], noise: Noise) -> tupl
     looks = _first_look(evidence, planned, findings, noise)
     if any(evidence.extended(concurrency) for concurrency in evidence.concurrencies):
         looks = _second_look(evidence, planned, findings, noise, looks)
+    clocks = _clocks(evidence)
     return tuple(
-        _cell(evidence, axis, concurrency, looks[axis.name, concurrency], noise) for axis, concurrency in planned
+        _cell(evidence, axis, concurrency, looks[axis.name, concurrency], noise, clocks)
+        for axis, concurrency in planned
     )
 
 
@@ -139,12 +148,61 @@ def _unreadable(axis: Axis, lacking: Sequence[str]) -> Reason:
     return Reason(code="memory-unreadable", message=message, hint=hint)
 
 
-def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: Noise) -> Cell:
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What stands beside a ratio and decides nothing."""
+
+    order_effect: float | None = None
+    cycles_ratio: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _beside(
+    evidence: Evidence,
+    axis: Axis,
+    concurrency: int,
+    candidate: Sequence[float | None],
+    oracle: Sequence[float | None],
+    clocks: Clocks,
+) -> _Beside:
+    sides = by_first(evidence, concurrency, axis)
+    first = order.effect(sides["candidate"], sides["oracle"])
+    notes = []
+    for arm, values in (("candidate", candidate), ("oracle", oracle)):
+        told = modes.note([math.log(value) for value in values if value])
+        if told is not None:
+            notes.append(f"the {arm}'s legs fall in {told}: their median describes neither")
+    return _Beside(
+        order_effect=None if first is None else math.expm1(first),
+        cycles_ratio=None if axis.sources else _cycles_ratio(axis, concurrency, candidate, oracle, clocks),
+        notes=tuple(notes),
+    )
+
+
+def _clocks(evidence: Evidence) -> Clocks:
+    taken = readings(evidence)
+    return {(c, arm): clocks_mhz(evidence, taken, c, arm) for c in evidence.concurrencies for arm in ARMS}
+
+
+def _cycles_ratio(
+    axis: Axis, concurrency: int, candidate: Sequence[float | None], oracle: Sequence[float | None], clocks: Clocks
+) -> float | None:
+    medians = []
+    for arm, values in zip(ARMS, (candidate, oracle), strict=True):
+        of_legs = clocks[concurrency, arm][: len(values)]
+        if None in of_legs:
+            return None
+        medians.append(median(in_cycles(values, of_legs, axis.direction)))
+    return ratio(medians[0], medians[1], axis.direction)
+
+
+def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: Noise, clocks: Clocks) -> Cell:
     decision = look.decision
     candidate = evidence.values(axis, concurrency, "candidate")[: look.repetitions]
     oracle = evidence.values(axis, concurrency, "oracle")[: look.repetitions]
     band = noise.band(axis.name, concurrency)
     void = decision.verdict is Verdict.VOID
+    beside = _Beside() if void else _beside(evidence, axis, concurrency, candidate, oracle, clocks)
     medians = (None, None) if void else (median(candidate), median(oracle))
     interval = None if void else decision.interval
     return Cell(
@@ -168,4 +226,7 @@ def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: N
         prior_sd=band.prior_sd,
         prior_df=band.prior_df,
         looks=look.number,
+        order_effect=beside.order_effect,
+        cycles_ratio=beside.cycles_ratio,
+        notes=beside.notes,
     )

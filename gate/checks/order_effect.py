@@ -28,6 +28,7 @@ from scipy import stats
 from gate.checks.evidence import Evidence
 from gate.metrics import Axis, axes_for
 from gate.observe.rows import ARMS, Arm, Finding
+from gate.stats import order
 from gate.stats.band import Band, assumed
 from gate.stats.pairs import log_ratios
 
@@ -58,7 +59,7 @@ def effect(began: Sequence[float], followed: Sequence[float]) -> float | None:
     """e, a log ratio: what running first adds to the candidate's. None with fewer than MIN_EACH of either order."""
     if min(len(began), len(followed)) < MIN_EACH:
         return None
-    return (statistics.fmean(began) - statistics.fmean(followed)) / 2
+    return order.effect(began, followed)
 
 
 def noise(began: Sequence[float], followed: Sequence[float], band: Band) -> float:

@@ -55,6 +55,12 @@ class Cell(Row):
     """How much it weighs, in degrees of freedom; None in a report of an earlier version."""
     looks: int = 1
     """2: decided after the extra blocks; the values are those of the repetitions that it rests on."""
+    order_effect: float | None = None
+    """What running first in a repetition adds to an arm, as a share; above 0 the first looks better. None if VOID."""
+    cycles_ratio: float | None = None
+    """The ratio at one SM clock (stats/cycles.py); None without a GPU's clock in every leg, of memory, or if VOID."""
+    notes: tuple[str, ...] = ()
+    """What does not decide: an arm whose legs fall in two groups."""
 
 
 class OwnSpread(Row):

@@ -83,6 +83,9 @@ def footnotes(cells: Sequence[Cell], tokens: Sequence[TokenCell] = ()) -> tuple[
             f"{OUTSIDE} The ratio is that of the medians, the interval that of the mean paired ratio: here one "
             "repetition pulls them so far apart that the one lies outside the other."
         )
+    notes += [
+        f"c{cell.concurrency} {axis_title(cell.axis, cell.unit)}: {note}." for cell in cells for note in cell.notes
+    ]
     if any(t.verdict is not Verdict.VOID and (t.max_margin_nats or 0) < 0 for t in tokens):
         notes.append(
             "A negative margin: asked again on the prompt and the common output, the oracle prefers the "

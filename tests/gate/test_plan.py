@@ -44,6 +44,20 @@ def test_one_at_a_time_changes_arms_once_per_block() -> None:
     assert blocks == ["ooo", "cccccc", "oooooo", "ccc"]
 
 
+def test_extra_blocks_go_on_where_the_planned_legs_end() -> None:
+    plain, extra = small_plan(), small_plan(extra_blocks=1)
+    assert [leg.leg_id for leg in extra.legs] == [leg.leg_id for leg in plain.legs]
+    assert [leg.prompts_sha256 for leg in extra.legs] == [leg.prompts_sha256 for leg in plain.legs]
+    assert [leg.order for leg in extra.all_legs] == list(range(len(extra.all_legs)))
+    assert {leg.repetition for leg in extra.extra_legs} == {3, 4}
+    level = extra.recipe.protocol.concurrency[0]
+    order = "".join("A" if leg.arm == extra.coin else "B" for leg in extra.all_legs if leg.concurrency == level)
+    assert order == "ABBAABBAAB"
+    assert extra.plan_id != plain.plan_id
+    prompts = leg_prompts(extra, extra.extra_legs[0], "timed")
+    assert len(prompts) == extra.extra_legs[0].requests
+
+
 @given(LEVELS, st.integers(1, 8), COIN, RESIDENCY)
 @settings(max_examples=60)
 def test_every_arm_once_per_level_and_repetition(
@@ -89,14 +103,14 @@ def arm_plan(arm: Arm, **changes: Any) -> ArmPlan:
     return ArmPlan(**(fields | changes))
 
 
-def small_plan(coin: Arm = "candidate", seed: int = 0, **candidate: Any) -> Plan:
+def small_plan(coin: Arm = "candidate", seed: int = 0, extra_blocks: int = 0, **candidate: Any) -> Plan:
     recipe = recipes.parse(
         {
             "schema_version": 1,
             "name": "small",
             "checkpoint": {"path": "m"},
             "workload": {"prompt_tokens": 12, "output_tokens": 4},
-            "protocol": {"concurrency": [1, 2], "repetitions": 3},
+            "protocol": {"concurrency": [1, 2], "repetitions": 3, "extra_blocks": extra_blocks},
         },
         "test",
     )

@@ -58,6 +58,7 @@ def test_which_faults_spare_the_tokens_and_which_are_consequences() -> None:
         "client-saturated",
         "clock-offset",
         "clock-spread",
+        "clocks-explain",
         "clocks-unsampled",
         "cold-first-requests",
         "delivered-concurrency",

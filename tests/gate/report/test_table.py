@@ -10,7 +10,7 @@ from gate.judge import judge
 from gate.observe.rows import Verdict
 from gate.observe.rundata import RunData
 from gate.report import html, markdown, table, terminal
-from gate.report.model import Reason, TokenCell
+from gate.report.model import BandSummary, Reason, TokenCell
 from gate.selftest.good_run import Build
 from gate.units import DASH, GIB
 
@@ -101,3 +101,16 @@ def run_with_memory() -> RunData:
         size = 3 * GIB if row.arm == "oracle" else 3 * GIB // 2
         run = Build.alter_leg(run, row.leg_id, server_peak_rss_bytes=size)
     return run
+
+
+def test_what_stands_beside_a_ratio_is_told(golden: ModuleType) -> None:
+    report = golden.report()
+    noted = report.cells[0].model_copy(update={"notes": ("the oracle's legs fall in two groups",), "looks": 2})
+    title = table.axis_title(noted.axis, noted.unit)
+    assert f"c{noted.concurrency} {title}: the oracle's legs fall in two groups." in table.footnotes([noted])
+    band = BandSummary(band_id="abcdef" * 10, gates=8)
+    judged = report.model_copy(update={"band": band, "looks": 2})
+    assert table.noise_text(report) == "prior assumed"
+    assert table.noise_text(judged) == "prior of band abcdefabcdef, 8 A/A gates of this host; 1 of 2 looks"
+    extended = judged.model_copy(update={"cells": (noted,)})
+    assert table.noise_text(extended).endswith(f"; 2 of 2 looks at c{noted.concurrency}")

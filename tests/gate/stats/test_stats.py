@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+import random
+import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gate import verdict
+from gate.observe.rows import Verdict
 from gate.report.model import Direction
+from gate.stats import band, looks
 from gate.stats.band import Band, assumed
 from gate.stats.holm import adjusted
-from gate.stats.interval import moderated
+from gate.stats.interval import CONFIDENCE, moderated
 from gate.stats.median import median, ratio
 from gate.stats.pairs import log_ratios
 
 VALUES = st.lists(st.tuples(st.floats(0.1, 1e4), st.floats(0.1, 1e4)), min_size=1, max_size=7)
+NEAR = st.lists(st.tuples(st.floats(95.0, 105.0), st.floats(95.0, 105.0)), min_size=1, max_size=6)
 DIRECTIONS = st.sampled_from(["higher", "lower"])
 
 
@@ -53,8 +60,8 @@ def test_swapped_arms_give_the_reciprocal(values: list[tuple[float, float]], dir
     assert forward is not None
     assert backward is not None
     assert forward * backward == pytest.approx(1)
-    band = assumed(0.01)
-    ahead, behind = moderated(log_ratios(a, b, direction), band), moderated(log_ratios(b, a, direction), band)
+    known = assumed(0.01)
+    ahead, behind = moderated(log_ratios(a, b, direction), known), moderated(log_ratios(b, a, direction), known)
     assert ahead is not None
     assert behind is not None
     assert (ahead.low, ahead.high) == pytest.approx((-behind.high, -behind.low))
@@ -66,6 +73,117 @@ def test_a_change_of_unit_changes_nothing(values: list[tuple[float, float]], sca
     assert log_ratios([x * scale for x in a], [y * scale for y in b], "higher") == pytest.approx(
         log_ratios(a, b, "higher"), abs=1e-12
     )
+
+
+@given(VALUES, DIRECTIONS, st.randoms())
+def test_the_order_of_the_pairs_does_not_matter(
+    values: list[tuple[float, float]], direction: Direction, shuffle: random.Random
+) -> None:
+    mixed = list(values)
+    shuffle.shuffle(mixed)
+    made, again = decided(values, direction), decided(mixed, direction)
+    assert made.verdict is again.verdict
+    assert made.interval is not None
+    assert again.interval is not None
+    assert (made.interval.low, made.interval.high) == pytest.approx((again.interval.low, again.interval.high))
+
+
+@given(NEAR, DIRECTIONS)
+def test_arms_that_pass_both_ways_are_equal_within_the_band(
+    values: list[tuple[float, float]], direction: Direction
+) -> None:
+    ahead, behind = decided(values, direction), decided([(b, a) for a, b in values], direction)
+    found = ratio(median([a for a, _ in values]), median([b for _, b in values]), direction)
+    assert found is not None
+    if ahead.verdict is behind.verdict is Verdict.PASS:
+        assert found * (1 + 1e-12) >= 0.99
+        assert found <= (1 + 1e-12) / 0.99
+    assert (ahead.verdict, behind.verdict) != (Verdict.FAIL, Verdict.FAIL)
+
+
+@given(NEAR, DIRECTIONS, st.floats(1.0, 1.5))
+def test_a_faster_candidate_never_loses_by_it(
+    values: list[tuple[float, float]], direction: Direction, gain: float
+) -> None:
+    """All of its legs better by one factor: PASS stays PASS, and what was not FAIL does not become it."""
+    factor = gain if direction == "higher" else 1 / gain
+    before, after = decided(values, direction), decided([(a * factor, b) for a, b in values], direction)
+    rank = {Verdict.FAIL: 0, Verdict.INCONCLUSIVE: 1, Verdict.PASS: 2}
+    assert rank[after.verdict] >= rank[before.verdict]
+
+
+@given(NEAR, DIRECTIONS, st.floats(0.001, 0.02), st.floats(1.0, 5.0))
+def test_a_noisier_host_decides_no_more(
+    values: list[tuple[float, float]], direction: Direction, sd: float, more: float
+) -> None:
+    quiet = decided(values, direction, Band(0.01, sd, 4.0, "calibrated"))
+    noisy = decided(values, direction, Band(0.01, sd * more, 4.0, "calibrated"))
+    assert noisy.verdict in (quiet.verdict, Verdict.INCONCLUSIVE)
+
+
+def decided(values: list[tuple[float, float]], direction: Direction, band: Band | None = None) -> verdict.Decision:
+    ours, theirs = [a for a, _ in values], [b for _, b in values]
+    return verdict.cell(
+        log_ratios(ours, theirs, direction),
+        ratio(median(ours), median(theirs), direction),
+        planned_pairs=len(values),
+        floor=1.0,
+        band=band or assumed(0.01),
+        findings=(),
+    )
+
+
+class TestPrior:
+    def test_the_robust_deviation_by_hand(self) -> None:
+        """Deviations of 1, 2, 3, 4, 100 ‰ from their median of 3 are 2, 1, 0, 1, 97: their median is 1 ‰."""
+        prior = band.prior([[0.001, 0.002], [0.003, 0.004, 0.100]])
+        assert prior is not None
+        assert prior.sd == pytest.approx(0.001 * 1.4826)
+        assert (prior.gates, prior.pairs, prior.robust) == (2, 5, True)
+        assert prior.df == pytest.approx(0.3675 * 4)
+
+    def test_its_weight_is_capped(self) -> None:
+        rng = np.random.default_rng(1)
+        prior = band.prior(rng.normal(0, 0.005, (8, 3)).tolist())
+        assert prior is not None
+        assert prior.df == 4
+
+    def test_it_finds_the_deviation_of_normal_noise_and_does_not_see_rare_outliers(self) -> None:
+        rng = np.random.default_rng(1)
+        pairs = rng.normal(0, 0.005, (4000, 3))
+        pairs[::50] += 0.03
+        prior = band.prior(pairs.tolist())
+        assert prior is not None
+        assert prior.sd == pytest.approx(0.005, rel=0.04)
+
+    def test_mostly_equal_pairs_have_the_plain_deviation(self) -> None:
+        prior = band.prior([[0.0, 0.0, 0.0], [0.0, 0.003]])
+        assert prior is not None
+        assert (prior.robust, prior.sd) == (False, pytest.approx(statistics.stdev([0, 0, 0, 0, 0.003])))
+
+    @pytest.mark.parametrize("gates", [[], [[0.01]], [[0.0, 0.0], [0.0]], [[], []]])
+    def test_no_variance_no_prior(self, gates: list[list[float]]) -> None:
+        assert band.prior(gates) is None
+
+    def test_gates_that_differ_by_their_start_are_found(self) -> None:
+        rng = np.random.default_rng(2)
+        noise = rng.normal(0, 0.002, (8, 3))
+        apart = noise + np.repeat(rng.normal(0, 0.02, (8, 1)), 3, axis=1)
+        alike, different = band.between_gates_p(noise.tolist()), band.between_gates_p(apart.tolist())
+        assert alike is not None
+        assert different is not None
+        assert different < 0.01 < alike
+
+    def test_one_gate_or_equal_pairs_cannot_differ(self) -> None:
+        assert band.between_gates_p([[0.1, 0.2], []]) is None
+        assert band.between_gates_p([[0.1], [0.1]]) is None
+
+
+def test_two_looks_spend_what_one_would() -> None:
+    assert looks.confidence(0, 1) == CONFIDENCE
+    spent = sum(1 - looks.confidence(look, 2) for look in (0, 1))
+    assert spent == pytest.approx(1 - CONFIDENCE)
+    assert looks.confidence(0, 2) > looks.confidence(1, 2) > CONFIDENCE
 
 
 def test_without_a_prior_it_is_the_textbook_paired_t() -> None:

@@ -1,0 +1,75 @@
+"""What stands beside a ratio: modes, the order effect, cycles. Closed forms and false alarms."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gate.report.model import Direction
+from gate.stats import modes, order
+from gate.stats.cycles import in_cycles, vanishes
+from gate.stats.interval import Interval
+
+FLOATS = st.floats(-0.1, 0.1)
+
+
+class TestModes:
+    def test_two_groups_are_found_and_told(self) -> None:
+        values = [math.log(v) for v in (100.0, 103.1, 100.1, 103.0, 100.2, 103.2)]
+        assert modes.note(values) == "two groups 3.0 % apart (3 and 3 legs)"
+
+    @pytest.mark.parametrize("values", [[0.0, 0.0, 1.0], [1.0] * 6, [0.0, 0.01, 0.02, 0.03], [0.0, 0.0, 0.0, 1.0]])
+    def test_too_few_equal_even_and_one_odd_leg_are_not(self, values: list[float]) -> None:
+        assert modes.note(values) is None
+
+    def test_two_constants_are_two_groups(self) -> None:
+        found = modes.groups([1.0, 2.0, 1.0, 2.0])
+        assert found is not None
+        assert (found.low, found.high, found.separation) == ((1.0, 1.0), (2.0, 2.0), math.inf)
+
+    @pytest.mark.parametrize("legs", [4, 5, 6, 8, 10, 24, 48])
+    def test_one_false_alarm_in_a_hundred(self, legs: int) -> None:
+        rng = np.random.default_rng(3)
+        alarms = sum(modes.groups(rng.normal(size=legs).tolist()) is not None for _ in range(2000))
+        assert 0.002 <= alarms / 2000 <= 0.02
+
+    def test_the_limit_falls_with_the_number_of_legs(self) -> None:
+        limits = [modes.limit(legs) for legs in range(4, 60)]
+        assert limits == sorted(limits, reverse=True)
+        assert modes.limit(7) == pytest.approx(8.0, abs=0.2)
+
+
+class TestOrder:
+    @given(FLOATS, FLOATS)
+    def test_arm_and_order_are_told_apart(self, arm: float, first: float) -> None:
+        assert order.effect([arm + first] * 2, [arm - first]) == pytest.approx(first, abs=1e-12)
+
+    @given(st.lists(FLOATS, min_size=1, max_size=4), st.lists(FLOATS, min_size=1, max_size=4))
+    def test_swapping_the_arms_changes_nothing(self, ours: list[float], theirs: list[float]) -> None:
+        """The other arm's log ratios are the negatives, and who ran first changes sides."""
+        swapped = order.effect([-d for d in theirs], [-d for d in ours])
+        assert order.effect(ours, theirs) == pytest.approx(swapped, abs=1e-12)
+
+    def test_one_order_alone_tells_nothing(self) -> None:
+        assert order.effect([0.1], []) is None
+        assert order.effect([], [0.1]) is None
+
+
+class TestCycles:
+    @pytest.mark.parametrize(("direction", "expected"), [("lower", 3.0), ("higher", 2.0 / 1.5)])
+    def test_latency_times_and_throughput_over_the_clock(self, direction: Direction, expected: float) -> None:
+        assert in_cycles([2.0, None, 2.0], [1.5, 1.5, None], direction) == (pytest.approx(expected), None, None)
+
+    def test_a_difference_vanishes_only_where_it_was_and_is_not(self) -> None:
+        def around(mean: float, half: float = 0.005) -> Interval:
+            return Interval(mean, mean - half, mean + half, half / 2, 6)
+
+        assert vanishes(around(-0.009), around(0.0))
+        assert vanishes(around(0.009), around(0.004))
+        assert not vanishes(around(0.009), around(0.0046))
+        assert not vanishes(around(0.004), around(0.0))
+        assert not vanishes(around(0.02), around(0.006))
