@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gate.errors import ArmError
-from oracle.capture import teacher_forced
+from oracle.capture import decoded, teacher_forced
 
 
 def entry(logprob: float, rank: int) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_the_lead_is_over_the_next_token_whatever_was_given() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 0.01, None, "x"])
 def test_a_log_prob_that_is_none_is_an_error(value: Any) -> None:
     for row in ({"12": entry(value, 1), "5": entry(-1, 2)}, {"12": entry(-1, 1), "5": entry(value, 2)}):
-        with pytest.raises(ArmError, match="the server|the answer"):
+        with pytest.raises(ArmError, match=r"the (server|answer)"):
             one(row)
 
 
@@ -109,7 +109,7 @@ def test_rounding_above_zero_is_not() -> None:
 
 @pytest.mark.parametrize("rank", [0, -1, None])
 def test_a_rank_that_is_none_is_an_error(rank: Any) -> None:
-    with pytest.raises(ArmError, match="the server|the answer"):
+    with pytest.raises(ArmError, match=r"the (server|answer)"):
         one({"12": entry(-1, rank)})
 
 
@@ -127,3 +127,48 @@ def test_what_is_no_completion_is_an_error(content: bytes) -> None:
         pytest.raises(ArmError, match="no completion"),
     ):
         teacher_forced(oracle, "m", [10], [12])
+
+
+def watched(choice: dict[str, Any], status: int = 200, sent: list[Any] | None = None) -> Any:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if sent is not None:
+            sent.append(json.loads(request.content))
+        return httpx.Response(status, json={"choices": [choice]})
+
+    with httpx.Client(base_url="http://server", transport=httpx.MockTransport(answer)) as server:
+        return decoded(server, "m", [10], 2)
+
+
+def tops(*rows: dict[str, float]) -> dict[str, Any]:
+    return {"top_logprobs": [{f"token_id:{name}": value for name, value in row.items()} for row in rows]}
+
+
+def test_generated_tokens_come_with_the_log_probs_of_their_steps() -> None:
+    sent: list[Any] = []
+    first, second = watched(
+        {"token_ids": [12, 5], "logprobs": tops({"12": -0.5, "3": -0.5}, {"4": -0.25, "5": -1.0})}, sent=sent
+    )
+    assert (sent[0]["max_tokens"], sent[0]["temperature"], sent[0]["ignore_eos"]) == (2, 0, True)
+    assert (first.token_id, first.top_ids, first.gap_nats, first.lead_nats) == (12, (3, 12), 0.0, 0.0)
+    assert (second.rank, second.gap_nats, second.lead_nats) == (2, 0.75, 0.75)
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"token_ids": [12, 5]},
+        {"logprobs": tops({"12": -0.5})},
+        {"token_ids": [12, 5], "logprobs": tops({"12": -0.5})},
+        {"token_ids": [12], "logprobs": tops({"5": -0.5})},
+        {"token_ids": [12], "logprobs": {"top_logprobs": [None]}},
+        {"token_ids": [12], "logprobs": {"top_logprobs": [{"word": -0.5}]}},
+    ],
+)
+def test_generated_tokens_without_their_log_probs_are_an_error(choice: dict[str, Any]) -> None:
+    with pytest.raises(ArmError, match="the server"):
+        watched(choice)
+
+
+def test_a_refusal_of_logprobs_is_passed_on() -> None:
+    with pytest.raises(ArmError, match="answered 400 to logprobs"):
+        watched({}, status=400)

@@ -1,0 +1,68 @@
+"""The oracle by its own measure, in words and in rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gate.observe.rows import Verdict
+from gate.report import tokens
+from gate.report.model import OwnSpread, TokenCell
+
+
+def own(**over: Any) -> OwnSpread:
+    fields: dict[str, Any] = {
+        "repeated": 4,
+        "agreeing": 3,
+        "sequences": 5,
+        "positions": 40,
+        "largest_nats": 0.0625,
+        "outside_top": 0,
+        "undecided": (1, 1, 2, 5, 9, 12, 20),
+    }
+    return OwnSpread.model_validate(fields | over)
+
+
+def cell(spread: OwnSpread | None, concurrency: int = 1) -> TokenCell:
+    return TokenCell(
+        concurrency=concurrency,
+        sequences=1,
+        exact=1,
+        near_tie=0,
+        diverged=0,
+        unjudged=0,
+        max_margin_nats=None,
+        bound_nats=0.25,
+        verdict=Verdict.PASS,
+        own=spread,
+    )
+
+
+def test_a_row_has_a_column_for_each_head() -> None:
+    ((row),) = tokens.own_rows([cell(own()), cell(None, 2)])
+    assert len(row) == len(tokens.OWN_HEAD)
+    assert row[:5] == ("c1", "3 of 4", "5", "40", "0.0625")
+    assert row[5:] == ("1", "1", "2", "5", "9", "12", "20")
+
+
+def test_what_was_not_asked_is_a_dash() -> None:
+    row = tokens.own_row(own(repeated=0, agreeing=0, largest_nats=None, undecided=()))
+    assert row == ("–", "5", "40", "–", *("–",) * 7)
+
+
+def test_its_own_ids_outside_its_top_have_no_figure() -> None:
+    assert tokens.own_row(own(outside_top=1))[3] == "outside its top 20"
+    assert "1 outside its own top 20" in (tokens.own_text([cell(own(outside_top=1))]) or "")
+
+
+def test_the_line_sums_over_concurrencies() -> None:
+    assert tokens.own_text([cell(own()), cell(own(largest_nats=0.5), 2)]) == (
+        "agrees with itself on 6 of 8 repeated prompts, its own ids lie up to 0.5 nats off over 80 positions, "
+        "at 18 of them it leads by at most 0.25"
+    )
+
+
+@pytest.mark.parametrize("cells", [[], [cell(None)]])
+def test_nobody_asked_is_no_line(cells: list[TokenCell]) -> None:
+    assert tokens.own_text(cells) is None
