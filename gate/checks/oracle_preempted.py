@@ -3,8 +3,8 @@
 What it does
     Voids a leg in which the oracle preempted requests: it gave their KV blocks away and computed them again later.
 Why
-    A pool of 256 blocks has been held against one of 1.8 million tokens. An opponent that recomputes its prompts for want
-    of memory that it was not given is no denominator. A candidate that preempts loses by itself.
+    A pool of 256 blocks has been held against one of 1.8 million tokens. An opponent that recomputes its prompts for
+    want of memory that it was not given is no denominator. A candidate that preempts loses by itself.
 Deciding numbers
     Preemptions that the oracle counted during the leg; 0 are allowed. A server that does not count is not judged.
 What to do
