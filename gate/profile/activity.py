@@ -33,6 +33,8 @@ class Trace:
     tool: str
     device: str | None = None
     bandwidth_bytes_per_s: float | None = None
+    decode_steps: int | None = None
+    """NVTX ranges of decode steps; None where the server marks none."""
 
 
 def summed(activities: Iterable[Activity]) -> tuple[tuple[TracedKernel, ...], float]:

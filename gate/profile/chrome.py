@@ -18,7 +18,6 @@ from gate.errors import StorageError
 from gate.profile.activity import Activity, Trace, shape, summed
 
 DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
-GRAPH_LAUNCH = "cudaGraphLaunch"
 
 
 def read(path: Path) -> Trace:
@@ -44,11 +43,6 @@ def read(path: Path) -> Trace:
         tool=f"torch.profiler (schema {document.get('schemaVersion', '?')})",
         device=devices[0].get("name"),
     )
-
-
-def has_device_work(path: Path) -> bool:
-    """A server of several processes writes one trace each; those without a GPU have nothing in it."""
-    return bool(read(path).kernels)
 
 
 def _activities(events: list[Any], path: Path) -> Iterator[Activity]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from gate.errors import INCONCLUSIVE, PASS, VOID
+from gate.errors import INCONCLUSIVE, PASS, VOID, UsageError
 from gate.observe.rows import ARMS, Arm
 from gate.profile import checks, markdown, plots, store, table
 from gate.profile.checks import not_closed
@@ -53,7 +53,17 @@ def derive(data: ProfileData) -> ProfileReport:
 
 
 def compare(one: ProfileData, other: ProfileData) -> ProfileReport:
-    """Two profiles' candidates: `one` stands as candidate, `other` as what it is compared with."""
+    """Two profiles' candidates: `one` stands as candidate, `other` as what it is compared with.
+
+    Raises UsageError where they were not made alike: two tools trace differently, two batches are two steps.
+    """
+    for field in ("recipe", "backend", "concurrency", "prompt_tokens"):
+        mine, theirs = getattr(one.file, field), getattr(other.file, field)
+        if mine != theirs:
+            raise UsageError(
+                f"{one.file.run_id} has {field} {mine}, {other.file.run_id} {theirs}",
+                expected="two profiles made alike",
+            )
     reports = [derive(data) for data in (one, other)]
     tables = [report.candidate for report in reports]
     if tables[0] is None or tables[1] is None:

@@ -25,6 +25,8 @@ RANGES = "NVTX_EVENTS"
 NAMES = ("demangledName", "shortName", "mangledName", "name")
 """The first of these that a version has names the kernel; the demangled one carries the template arguments."""
 NEEDED = {KERNELS: ("start", "end"), STRINGS: ("id", "value")}
+DECODE = "decode "
+"""How the engine's ranges of steps that only decode begin (engine/ranges.py)."""
 COPY_KINDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 """CUpti_ActivityMemcpyKind."""
 
@@ -55,25 +57,12 @@ def read(path: Path) -> Trace:
             level = _level(db, schema)
             kernels, busy_us = summed(_activities(db, schema))
             name, bandwidth = _device(db, schema)
-            return Trace(kernels, level, busy_us if kernels else None, _tool(db, schema), name, bandwidth)
+            steps = sum(text.startswith(DECODE) for text in _ranges(db, schema)) or None
+            return Trace(kernels, level, busy_us if kernels else None, _tool(db, schema), name, bandwidth, steps)
     except sqlite3.Error as error:
         raise StorageError(
             f"{path} cannot be read as an nsys export: {error}", hint="export it again: nsys export --type=sqlite"
         ) from error
-
-
-def ranges(path: Path) -> tuple[tuple[str, float], ...]:
-    """(text, µs) of every NVTX range that ended, in the order they began; none where the table is missing."""
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
-        schema = _schema(db)
-        if not schema.has(RANGES, "start", "end"):
-            return ()
-        text = schema.column(RANGES, "text")
-        joined = schema.has(RANGES, "textId") and schema.has(STRINGS, "id", "value")
-        value = f"COALESCE(e.{text}, s.value)" if joined and text != "NULL" else "s.value" if joined else f"e.{text}"
-        join = f"LEFT JOIN {STRINGS} s ON s.id = e.textId" if joined else ""
-        query = f'SELECT {value}, e.start, e."end" FROM {RANGES} e {join} WHERE e."end" IS NOT NULL ORDER BY e.start'
-        return tuple((str(name), (end - start) / 1e3) for name, start, end in db.execute(query) if name)
 
 
 def _schema(db: sqlite3.Connection) -> Schema:
@@ -130,6 +119,17 @@ def _activities(db: sqlite3.Connection, schema: Schema) -> Iterator[Activity]:
 
 
 SIZES = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+
+
+def _ranges(db: sqlite3.Connection, schema: Schema) -> list[str]:
+    """Texts of the NVTX ranges that ended; a version, or a library, has them in the event or among the strings."""
+    if not schema.has(RANGES, "start", "end"):
+        return []
+    text, by_id = schema.column(RANGES, "text"), schema.has(RANGES, "textId")
+    own = f"e.{text}" if text != "NULL" else "NULL"
+    value, join = (f"COALESCE({own}, s.value)", f"LEFT JOIN {STRINGS} s ON s.id = e.textId") if by_id else (own, "")
+    found = db.execute(f'SELECT {value} FROM {RANGES} e {join} WHERE e."end" IS NOT NULL ORDER BY e.start')
+    return [str(row[0]) for row in found if row[0] is not None]
 
 
 def _device(db: sqlite3.Connection, schema: Schema) -> tuple[str | None, float | None]:

@@ -51,6 +51,8 @@ class Window(Row):
     level: Level
     busy_us: float | None = None
     """Time in which at least one kernel, copy or fill ran: the union of their intervals."""
+    decode_steps: int | None = None
+    """NVTX ranges of steps that only decode, where the server marks them (the engine with ENGINE_NVTX=1)."""
     device: str | None = None
     bandwidth_bytes_per_s: float | None = None
     """The device's nominal memory bandwidth, where the trace tells."""

@@ -17,6 +17,7 @@ from gate.profile.checks import (
     no_drift_control,
     not_closed,
     request_count_differs,
+    steps_differ,
     warmup_included,
 )
 from gate.profile.checks.evidence import Evidence
@@ -33,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     graph_level_trace,
     request_count_differs,
     warmup_included,
+    steps_differ,
     launches_not_whole,
     not_closed,
     no_drift_control,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gate.errors import UsageError
 from gate.observe.rows import Arm
 from gate.profile.conclude import compare, derive, exit_code
 from gate.profile.rows import Role, Window
@@ -114,6 +115,14 @@ def test_two_of_our_own_profiles() -> None:
     }
     assert report.attribution.levers[0].delta_us == pytest.approx(-17.76)
     assert exit_code(report) == 0
+
+
+@pytest.mark.parametrize("change", [{"backend": "nsys"}, {"concurrency": 8}, {"prompt_tokens": 128}, {"recipe": "35b"}])
+def test_profiles_that_were_not_made_alike_are_not_compared(change: dict[str, Any]) -> None:
+    made = data(side("candidate"))
+    other = made.model_copy(update={"file": made.file.model_copy(update=change)})
+    with pytest.raises(UsageError, match=f"has {next(iter(change))} .*; expected two profiles made alike"):
+        compare(made, other)
 
 
 def test_a_refused_profile_cannot_be_compared() -> None:

@@ -138,13 +138,29 @@ def test_what_is_no_export(tmp_path: Path) -> None:
         nsys.read(tmp_path / "missing.sqlite")
 
 
-def test_ranges_by_text_and_by_string_id(tmp_path: Path) -> None:
+def test_decode_steps_are_counted_by_text_and_by_string_id(tmp_path: Path) -> None:
+    """Two that ended, one of them by string id; one still open, one of prefill, one of somebody else."""
     path = tmp_path / "x.sqlite"
-    write(path, None)
-    assert nsys.ranges(path) == ()
+    write(path, LAYOUTS["2025.3"][0])
+    assert nsys.read(path).decode_steps is None
     with closing(sqlite3.connect(path)) as db:
+        db.execute("INSERT INTO StringIds VALUES (9, 'decode 8')")
         db.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, textId INTEGER)")
-        rows = [(5000, 9000, "decode 1", None), (1000, 4000, None, 2), (9000, None, "open", None)]
-        db.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?)", rows)
+        rows = [(5, 9, "decode 1", None), (1, 4, None, 9), (9, None, "decode 1", None), (2, 3, "prefill 12", None)]
+        db.executemany("INSERT INTO NVTX_EVENTS VALUES (?, ?, ?, ?)", [*rows, (7, 8, "layers 0-3", None)])
         db.commit()
-    assert nsys.ranges(path) == (("k", 3.0), ("decode 1", 4.0))
+    assert nsys.read(path).decode_steps == 2
+
+
+@pytest.mark.parametrize(
+    "columns", ["start INTEGER, end INTEGER, text TEXT", "start INTEGER, end INTEGER, textId INTEGER"]
+)
+def test_ranges_of_other_layouts(columns: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    write(path, LAYOUTS["2023.4"][0])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("INSERT INTO StringIds VALUES (9, 'decode 8')")
+        db.execute(f"CREATE TABLE NVTX_EVENTS ({columns})")
+        db.execute("INSERT INTO NVTX_EVENTS VALUES (1, 2, ?)", (9 if "textId" in columns else "decode 1",))
+        db.commit()
+    assert nsys.read(path).decode_steps == 1
