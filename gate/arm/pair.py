@@ -123,6 +123,10 @@ class Pair:
         elif row.failed == row.requests:
             self._broken[row.arm] = messages.ARM_ANSWERS_NOTHING
 
+    def broke(self, arm: Arm, reason: str) -> None:
+        """It is not used again as it is."""
+        self._broken[arm] = reason
+
     def stop_all(self) -> None:
         with deferred():
             problems = []

@@ -11,6 +11,7 @@ from typing import Any
 from gate import messages
 from gate.arm import Server
 from gate.arm.pair import Pair
+from gate.arm.process import answers
 from gate.client import drive, openai
 from gate.errors import ArmError, PreconditionError
 from gate.inputs import Asked, plan_of, recipe_for
@@ -90,13 +91,13 @@ def measure(plan: SweepPlan, gate_plan: Plan, place: Store, lock: Lock, ui: Ui) 
                 _check_server(server, one.leg.arm, plan.points)
                 checked.add(one.leg.arm)
             ui.say(messages.sweep_leg(one.leg.order, len(plan.legs), one.leg.arm, one.point.name, one.leg.repetition))
-            if (server.start_id, one.point) not in warm:
+            if (started := (server.start_id, one.point)) not in warm:
                 _request(gate_plan, one, server, "warmup")
-                warm.add((server.start_id, one.point))
+                warm.add(started)
             rows.append(_request(gate_plan, one, server, "timed"))
             place.write_rows("requests", RequestRow, rows)
-            if not server.alive():
-                raise ArmError(f"the {one.leg.arm} {messages.ARM_DIED}", hint=f"its log is in {place.logs}")
+            if rows[-1].error is not None and not answers(server.url):
+                pair.broke(one.leg.arm, messages.ARM_DIED)  # restarted once, for the points that follow
 
 
 def conclude(place: Store) -> SweepReport:
@@ -170,7 +171,7 @@ def prompt(plan: Plan, point: Point, repetition: int, phase: Phase) -> Prompt:
 def _request(plan: Plan, one: SweepLeg, server: Server, phase: Phase) -> RequestRow:
     spec = drive.LoadSpec(
         url=server.url,
-        model=served_model(server.url, plan.arm(one.leg.arm).model),
+        model=plan.arm(one.leg.arm).model or _model(server.url),
         prompts=(prompt(plan, one.point, one.leg.repetition, phase),),
         output_tokens=one.point.output_tokens,
         concurrency=1,
@@ -178,6 +179,13 @@ def _request(plan: Plan, one: SweepLeg, server: Server, phase: Phase) -> Request
     )
     (row,) = openai.to_rows(drive.run_leg(spec), spec, one.leg)
     return row
+
+
+def _model(url: str) -> str:
+    try:
+        return served_model(url, "")
+    except ArmError:
+        return ""  # the request will tell what is wrong
 
 
 def _check_server(server: Server, arm: Arm, points: tuple[Point, ...]) -> None:

@@ -7,6 +7,10 @@ from typing import Literal
 from gate.errors import UsageError
 from gate.observe.rows import Row
 
+SHORTEST_PROMPT = 8
+"""What depth 0 is over HTTP: no server answers an empty prompt, and vLLM 0.32.0 for the CPU dies of one token (its
+convolution takes a sequence of one for a transposed one)."""
+
 
 class Point(Row):
     """pp512: a prompt of 512 tokens and one token of output. tg128 @ d4096: 128 steps after a prompt of 4096."""
@@ -22,8 +26,7 @@ class Point(Row):
 
     @property
     def prompt_tokens(self) -> int:
-        """No server answers an empty prompt: depth 0 is a prompt of one token."""
-        return self.tokens if self.kind == "pp" else max(self.depth, 1)
+        return self.tokens if self.kind == "pp" else max(self.depth, SHORTEST_PROMPT)
 
     @property
     def output_tokens(self) -> int:

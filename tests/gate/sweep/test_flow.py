@@ -76,7 +76,7 @@ def test_both_arms_in_turns_with_the_same_prompts(sweep: Any) -> None:
     assert sorted(sent[0]) == sorted(sent[1])
     # Each point is warmed up once on each server, with a prompt of its own.
     assert len(sent[0]) == len(set(sent[0])) == 4 * 3
-    assert [row.expected_prompt_tokens for row in rows[:8:2]] == [20, 40, 1, 30]
+    assert [row.expected_prompt_tokens for row in rows[:8:2]] == [20, 40, 8, 30]
     assert set(asked) == {1, 6}
     assert {path.name for path in folder.iterdir()} >= {"sweep.md", "prefill.svg", "decode.svg", "sweep.json"}
 
@@ -132,3 +132,14 @@ def test_a_server_that_answers_nothing_leaves_a_report_that_says_so(sweep: Any) 
     assert code == 3
     assert "HTTP 500" in made.cells[0].series[0].faults[0]
     assert "HTTP 500" in (folder / "sweep.md").read_text()
+
+
+def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(sweep: Any, tmp_path: Path) -> None:
+    """It answers six requests: the warm-up and the timed one of three points."""
+    script = tmp_path / "mortal.toml"
+    script.write_text("token_ms = 8.0\nexit_after_requests = 6\n")
+    command = f"{sys.executable} -m gate.arm.fake --port {{port}} --script {script}"
+    code, folder = sweep(command, "none", pp="20,30,40", tg="")
+    _, made, _ = read(folder)
+    lacking = [sum(value is None for value in cell.series[0].values) for cell in made.cells]
+    assert (code, sum(lacking)) == (3, 1)

@@ -24,7 +24,7 @@ def test_prompts_first_then_every_depth_of_every_length() -> None:
     ("point", "prompt", "output"),
     [
         (Point(kind="pp", tokens=512), 512, 1),
-        (Point(kind="tg", tokens=128), 1, 129),
+        (Point(kind="tg", tokens=128), 8, 129),
         (Point(kind="tg", tokens=128, depth=4096), 4096, 129),
     ],
 )
