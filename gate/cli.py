@@ -205,7 +205,7 @@ def profile(
     port: PortOption = PORT,
     out: OutOption = RESULTS,
 ) -> None:
-    """Where the milliseconds of a decode step go, on both arms.
+    """Where the milliseconds of a decode step go.
 
     Traces 8 and 136 output tokens and divides the difference by 128 steps; splits the arms' delta into levers. Exit
     code 0: every lever is proven or below the drift; 2: something is unproven; 3: refused.
