@@ -13,6 +13,7 @@ from gate.stats.band import Band
 from gate.stats.holm import adjusted
 from gate.stats.interval import CONFIDENCE, Interval, moderated
 from gate.tokens.compare import Comparison
+from gate.tokens.marks import SPREAD_FACTOR
 from gate.units import ratio as shown
 
 AGREEMENT_IN_BANDS = 0.5
@@ -153,7 +154,8 @@ def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], fini
         hint = "requests share state: look at slots and blocks" if mixed else "see divergences in report.json"
         return Decision(Verdict.FAIL, (Reason(code="tokens-diverged", message=message, hint=hint),))
     if found.unjudged:
-        asked = "the oracle has no opinion" if finished else "the run ended before the oracle was asked"
+        why = "" if found.unjudged_why is None else f": {found.unjudged_why}"
+        asked = f"the oracle has no opinion{why}" if finished else "the run ended before the oracle was asked"
         message = f"{found.unjudged} of {found.sequences} sequences differ and {asked}"
         hint = "the oracle must answer prompt_logprobs requests" if finished else RESUME
         reason = Reason(code="tokens-unjudged", message=message, hint=hint)
@@ -161,7 +163,7 @@ def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], fini
     if found.undecided:
         message = (
             f"{found.undecided} of {found.sequences} sequences differ by more than {found.near_nats:g} nats, "
-            "but no more than the oracle's own ids do by the same measure"
+            f"but by no more than {SPREAD_FACTOR:g} times what the oracle's own ids do by the same measure"
         )
         hint = "this oracle's one-shot and step-by-step answers differ too much to judge by"
         return Decision(Verdict.INCONCLUSIVE, (Reason(code="oracle-undecided", message=message, hint=hint),))

@@ -101,7 +101,7 @@ class TokenCell(Row):
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
     undecided: int = 0
-    """Beyond the bound, but no farther than the oracle's own ids are by the same measure."""
+    """Beyond the bound, but within twice what the oracle's own ids are off by the same measure."""
     near_nats: float | None = None
     """The bound as it was applied; above bound_nats only where the oracle disagrees with itself."""
     own: OwnSpread | None = None

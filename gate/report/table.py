@@ -169,7 +169,7 @@ def token_text(tokens: Sequence[TokenCell]) -> str:
     if sums["near_tie"]:
         parts.append(f"{_many(sums['near_tie'], 'near tie')} where the oracle itself is undecided")
     if undecided := sum(t.undecided for t in valid):
-        parts.append(f"{undecided} no farther off than the oracle's own")
+        parts.append(f"{undecided} undecided, hardly farther off than the oracle's own")
     parts += [f"{sums['diverged']} diverged", f"{sum(t.unjudged for t in valid)} unjudged"]
     bound = max(t.bound_nats if t.near_nats is None else t.near_nats for t in valid)
     worst = f"; largest margin {number(max(margins), 3)} nats, bound {bound:g}" if margins else ""

@@ -55,6 +55,8 @@ class Comparison:
     undecided: int
     diverged: int
     unjudged: int
+    unjudged_why: str | None
+    """What the oracle answered instead of an opinion, of the first that has none; None where it was not asked."""
     uncompared: int
     """Pairs in which an arm returned no ids, or ids of another length."""
     max_margin_nats: float | None
@@ -159,6 +161,7 @@ def compare(
         undecided=kinds.count(Kind.UNDECIDED),
         diverged=kinds.count(Kind.DIVERGED),
         unjudged=kinds.count(Kind.UNJUDGED),
+        unjudged_why=next((row.error for row in opinions.values() if row.arm == "candidate" and row.error), None),
         uncompared=len(pairs) - len(comparable),
         max_margin_nats=max((nats for nats in worst if nats is not None), default=None),
         near_nats=max((limit.near_nats for limit in limits), default=floor_nats),

@@ -18,12 +18,18 @@ engines (0.25), and the fixed threshold that they passed everything under. An or
 is no yardstick for what lies between."""
 
 
+SPREAD_FACTOR = 2.0
+"""A gap is wrong only beyond so many times the largest of the oracle's own. The candidate's largest gap is the maximum
+of another sample, of its own rounding beside the oracle's. Simulated with normal noise √2 times the oracle's over as many
+positions: it exceeds the oracle's largest in 99 % of cases, twice that in 1.1 % at 1,000 positions and 0.2 % at 10,000."""
+
+
 class Mark(enum.StrEnum):
     RIGHT = "right"
     """The oracle's own choice, or a member of an exact tie."""
     NEAR_TIE = "near tie"
     UNDECIDED = "undecided"
-    """Beyond the bound, but no farther than the oracle's own ids lie from its own choice."""
+    """Beyond the bound, but within what the oracle's own ids explain."""
     WRONG = "wrong"
 
 
@@ -39,14 +45,15 @@ def bounds(floor_nats: float, own_nats: float | None, own_outside_top: int, agre
     """The floor, widened by what the oracle itself does.
 
     A bound above the floor has to be earned: only where the oracle's own runs of this very prompt disagree, and up to
-    CEILING_NATS. What lies above the bound is wrong only if it is also farther off than the oracle's own ids are by
-    the same measure: one-shot and incremental decode round differently, and that is not the candidate's doing.
+    CEILING_NATS. What lies above the bound is wrong only if it is also beyond SPREAD_FACTOR times what the oracle's own
+    ids are off by the same measure: one-shot and incremental decode round differently, and that is not the candidate's
+    doing.
 
     own_nats: largest gap of the oracle's own ids, None where not measured. agrees: None where it ran once.
     """
     own = own_nats or 0.0
     near = max(floor_nats, min(own, CEILING_NATS)) if agrees is False else floor_nats
-    return Bounds(near, math.inf if own_outside_top else max(near, own))
+    return Bounds(near, math.inf if own_outside_top else max(near, SPREAD_FACTOR * own))
 
 
 def mark(gap_nats: float | None, limits: Bounds) -> Mark:

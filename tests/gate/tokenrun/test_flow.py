@@ -165,6 +165,7 @@ def test_an_oracle_that_disagrees_with_itself_is_shown_and_each_of_its_answers_i
 def test_an_oracle_without_a_usable_opinion_leaves_it_unjudged(bench: Bench, answer: str) -> None:
     assert bench.run(preset("diverge"), preset("good", prompt_logprobs=answer), conc="1") == 2
     assert bench.codes() == {"tokens-unjudged"}
+    assert all("no opinion: the " in cell.reasons[0].message for cell in bench.report.cells)
     assert bench.cell("long", 1).own is None or bench.cell("long", 1).own.sequences == 0  # type: ignore[union-attr]
 
 

@@ -69,7 +69,9 @@ def test_an_outside_id_late_in_the_answer_counts_too() -> None:
 
 def test_no_opinion_is_no_judgement() -> None:
     assert counts(compare([pair(OTHER)], (), FLOOR)) == {"unjudged": 1}
-    assert counts(compare([pair(OTHER)], [forced(OTHER, error="gone")], FLOOR)) == {"unjudged": 1}
+    gone = compare([pair(OTHER)], [forced(ORACLE, arm="oracle", error="later"), forced(OTHER, error="gone")], FLOOR)
+    assert (counts(gone), gone.unjudged_why) == ({"unjudged": 1}, "gone")
+    assert compare([pair(OTHER)], (), FLOOR).unjudged_why is None
 
 
 @pytest.mark.parametrize("ids", [OTHER[:-1], (*OTHER, 1), (10, 11, 99, 98, 97, 0)], ids=["short", "long", "other"])
@@ -112,12 +114,15 @@ def test_a_wider_bound_is_earned_by_the_oracles_own_disagreement_on_that_prompt(
     opinions = [forced(OTHER, {2: 0.3}), forced(OTHER, {2: 0.3}, index=1), forced(third, {2: 0.4}, arm="oracle")]
     found = compare([pair(OTHER, ORACLE, third), pair(OTHER, ORACLE, ORACLE, index=1)], opinions, FLOOR)
     assert counts(found) == {"near_tie": 1, "undecided": 1}
-    assert (found.repeated, found.agreeing, found.near_nats, found.wrong_nats) == (2, 1, 0.4, 0.4)
+    assert (found.repeated, found.agreeing, found.near_nats, found.wrong_nats) == (2, 1, 0.4, 0.8)
 
 
-def test_beyond_the_oracles_own_spread_it_is_wrong() -> None:
-    opinions = [forced(OTHER, {2: 0.41}), forced(ORACLE, {3: 0.4}, arm="oracle")]
-    assert counts(compare([pair(OTHER, ORACLE, ORACLE)], opinions, FLOOR)) == {"diverged": 1}
+@pytest.mark.parametrize(
+    ("gap", "kind"), [(0.25, "near_tie"), (0.26, "undecided"), (0.8, "undecided"), (0.81, "diverged")]
+)
+def test_beyond_twice_the_oracles_own_spread_it_is_wrong(gap: float, kind: str) -> None:
+    opinions = [forced(OTHER, {2: gap}), forced(ORACLE, {3: 0.4}, arm="oracle")]
+    assert counts(compare([pair(OTHER, ORACLE, ORACLE)], opinions, FLOOR)) == {kind: 1}
 
 
 def test_an_oracle_whose_own_ids_are_outside_its_top_decides_nothing() -> None:

@@ -35,23 +35,28 @@ def test_outside_the_top_is_undecided_only_where_the_oracles_own_ids_are() -> No
 
 @pytest.mark.parametrize("agrees", [True, None])
 def test_an_oracle_that_agrees_with_itself_earns_no_wider_bound(agrees: bool | None) -> None:
-    assert bounds(FLOOR, 0.4, 0, agrees) == Bounds(near_nats=FLOOR, wrong_nats=0.4)
+    assert bounds(FLOOR, 0.4, 0, agrees) == Bounds(near_nats=FLOOR, wrong_nats=0.8)
 
 
 def test_one_that_does_not_widens_it_by_its_own_spread_up_to_the_ceiling() -> None:
-    assert bounds(FLOOR, 0.4, 0, agrees=False) == Bounds(0.4, 0.4)
-    assert bounds(FLOOR, CEILING_NATS, 0, agrees=False) == Bounds(CEILING_NATS, CEILING_NATS)
-    assert bounds(FLOOR, 3.0, 0, agrees=False) == Bounds(CEILING_NATS, 3.0)
+    assert bounds(FLOOR, 0.4, 0, agrees=False) == Bounds(0.4, 0.8)
+    assert bounds(FLOOR, CEILING_NATS, 0, agrees=False) == Bounds(CEILING_NATS, 1.0)
+    assert bounds(FLOOR, 3.0, 0, agrees=False) == Bounds(CEILING_NATS, 6.0)
 
 
-@pytest.mark.parametrize("own", [None, 0.0, 0.1, FLOOR])
+@pytest.mark.parametrize("own", [None, 0.0, 0.1, FLOOR / 2])
 def test_the_floor_holds_whatever_the_oracle_does(own: float | None) -> None:
     assert bounds(FLOOR, own, 0, agrees=False) == Bounds(FLOOR, FLOOR)
     assert bounds(FLOOR, own, 0, agrees=True) == Bounds(FLOOR, FLOOR)
 
 
 def test_a_floor_above_the_ceiling_is_the_bound() -> None:
-    assert bounds(1.0, 3.0, 0, agrees=False) == Bounds(1.0, 3.0)
+    assert bounds(1.0, 3.0, 0, agrees=False) == Bounds(1.0, 6.0)
+
+
+def test_only_beyond_twice_its_own_spread_is_a_gap_wrong() -> None:
+    assert bounds(FLOOR, FLOOR, 0, agrees=True) == Bounds(FLOOR, 2 * FLOOR)
+    assert bounds(FLOOR, math.nextafter(FLOOR / 2, 1), 0, agrees=True).wrong_nats > FLOOR
 
 
 def test_no_figure_is_wrong_where_the_oracles_own_ids_are_outside_its_top() -> None:
