@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gate.errors import UsageError
+from gate.observe.rows import Verdict
 from gate.observe.store import COMPLETE, FAILED, PLAN
 from gate.recipe import ROOT
 
@@ -73,7 +74,7 @@ def _entry(folder: Path) -> Entry:
         host=folder.parent.name,
         run_id=folder.name,
         recipe=str(recipe["name"]) if isinstance(recipe, dict) and "name" in recipe else None,
-        verdict=str(report["verdict"]) if "verdict" in report else None,
+        verdict=str(report["verdict"]) if report.get("verdict") in list(Verdict) else None,
         binding=bool(report["binding"]) if "binding" in report else None,
         legs=len(list(folder.glob("legs/*/legs.parquet"))),
         planned=len(legs) if isinstance(legs, list) else None,
@@ -97,6 +98,6 @@ def from_here(path: Path) -> str:
 def _json(path: Path) -> dict[str, object]:
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

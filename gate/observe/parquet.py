@@ -43,10 +43,10 @@ def read(model: type[R], path: Path) -> tuple[R, ...]:
         table = pq.read_table(path)
     except FileNotFoundError as error:
         raise StorageError(f"no file {path}", hint="the run is incomplete or was moved in part") from error
-    except (pa.ArrowInvalid, OSError) as error:
-        first = str(error).splitlines()[0]
+    except (pa.ArrowException, OSError, ValueError, MemoryError) as error:  # bytes of no known tool can raise any
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise StorageError(f"{path} cannot be read as parquet: {first}", hint="restore it or run again") from error
-    record = (table.schema.metadata or {}).get(b"record", b"nothing").decode()
+    record = (table.schema.metadata or {}).get(b"record", b"nothing").decode(errors="replace")
     if record != model.__name__:
         raise StorageError(f"{path} holds {record} records", expected=f"{model.__name__} written by gate")
     unknown = [name for name in table.column_names if name not in model.model_fields]
@@ -54,9 +54,16 @@ def read(model: type[R], path: Path) -> tuple[R, ...]:
         raise StorageError(
             f"{path} has a column {unknown[0]!r} unknown to this version", hint="read it with the version that wrote it"
         )
+    expected = schema(model)
+    for name in table.column_names:
+        found, ours = table.schema.field(name).type, expected.field(name).type
+        if found != ours:  # reading on would turn "7" into 7
+            raise StorageError(f"{path}: {name} is {found}", expected=f"{ours}", hint="it was not written by gate")
     try:
         return tuple(model.model_validate(row) for row in table.to_pylist())
-    except ValidationError as error:
+    except ValueError as error:
+        if not isinstance(error, ValidationError):  # text that is not UTF-8
+            raise StorageError(f"{path} cannot be read: {error}", hint="restore it or run again") from error
         wrong = error.errors()[0]
         where = ".".join(str(part) for part in wrong["loc"])
         raise StorageError(f"{path}: {where}: {wrong['msg']}", hint="it was written by another version") from error

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gate import recipe as recipes
 from gate.errors import StorageError
 from gate.observe import digests, parquet, store
-from gate.observe.tokenrows import ForcedRow
 from gate.observe.rows import Identity, LegRow, MarginRow, RequestRow, TelemetryRow
 from gate.observe.tokenrows import ForcedRow
 from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
@@ -124,7 +123,7 @@ def test_leg_without_its_own_row_does_not_count(run: tuple[store.Store, Plan]) -
 def test_existing_folder_is_never_reused(run: tuple[store.Store, Plan]) -> None:
     place, plan = run
     with pytest.raises(StorageError, match=r"cannot write .*File exists"):
-        place.create(plan, store.RunFile(run_id="run", host="host", started_at="x"))
+        place.create(plan, store.RunFile(run_id="run", host="host", started_at="2026-01-01"))
 
 
 def test_full_disk_leaves_the_old_file_whole(run: tuple[store.Store, Plan], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +135,7 @@ def test_full_disk_leaves_the_old_file_whole(run: tuple[store.Store, Plan], monk
 
     monkeypatch.setattr(store.os, "fsync", full)
     with pytest.raises(StorageError, match=r"cannot write .*run.json: No space left on device; free space or choose"):
-        place.write_run(store.RunFile(run_id="other", host="host", started_at="x"))
+        place.write_run(store.RunFile(run_id="other", host="host", started_at="2026-01-01"))
     assert (place.folder / "run.json").read_bytes() == before
 
 
