@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import pytest
-
 from gate.judge import judge
 from gate.observe.rows import StartRow
 from gate.observe.rundata import RunData
@@ -36,13 +34,6 @@ def test_unequal_capacity_is_a_note_and_voids_nothing(build: Any) -> None:
     for text in (html.render(report), markdown.render(report), terminal.render(report)):
         assert "memory is not compared at equal capacity" in " ".join(text.split())
         assert "oracle 8000 tokens of bfloat16" in text
-
-
-@pytest.mark.parametrize(("primary", "binds"), [(("output_throughput",), True), (("peak_gpu_bytes",), False)])
-def test_it_keeps_a_grid_from_binding_where_memory_decides(build: Any, primary: tuple[str, ...], binds: bool) -> None:
-    run = build.run(protocol={"primary": primary})
-    report = judge(with_memory(build, holding(build, run, 1000, 8000)))
-    assert any("KV capacities differ" in why for why in report.not_binding_because) is not binds
 
 
 def test_equal_and_unknown_capacities_are_no_note(build: Any) -> None:
@@ -85,23 +76,3 @@ def test_the_last_start_of_each_arm_is_told_with_its_page_cache(build: Any) -> N
     assert table.start_text(report) == "candidate 2.0 s to ready, its port open after 1.0 s, checkpoint warm"
     assert (len(report.candidate.starts), report.oracle.starts) == (2, ())
     assert table.start_text(judge(build.run())) is None
-
-
-@pytest.mark.parametrize(
-    ("kv_cache_bytes", "tokens", "preempted", "said"),
-    [
-        (None, 100, 3, ()),
-        (2**30, 2048, 0, ()),
-        (2**30, 2047, 0, ("the recipe leaves the oracle 2047 tokens of KV cache",)),
-        (2**30, 2048, 3, ("the oracle pre-empted 3 requests",)),
-    ],
-)
-def test_a_recipe_must_not_starve_the_oracle(
-    build: Any, kv_cache_bytes: int | None, tokens: int, preempted: int, said: tuple[str, ...]
-) -> None:
-    """max_num_seqs 32 × max_model_len 64 are 2,048 tokens."""
-    run = holding(build, build.run(oracle={"kv_cache_bytes": kv_cache_bytes}), 2048, tokens)
-    if preempted:
-        run = build.alter_leg(run, build.leg_id(run, "oracle"), preemptions=preempted)
-    told = [why for why in judge(run).not_binding_because if "KV cache, fewer" in why or "pre-empted" in why]
-    assert [why.startswith(begin) for why, begin in zip(told, said, strict=True)] == [True] * len(said)

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
-
-from gate.metrics.startup import DECIDES, START_AXES, first_token_s, port_open_s, proven, ready_s
 from gate.observe.rows import ARMS, CacheState, StartRow, Verdict
 from gate.selftest.good_run import make_plan, recipe
 from gate.startup import report
@@ -43,29 +40,6 @@ def starts(change: Callable[[StartRow], dict[str, Any]] = lambda _start: {}) -> 
 def judged(rows: Sequence[StartRow], wanted: CacheState | None = "cold") -> StartupReport:
     about = StartupPlan(name="n", host="box", started_at="x", machine={}, wanted_cache=wanted, plan=make_plan(recipe()))
     return judge(about, rows, ())
-
-
-def test_times_run_from_the_spawn() -> None:
-    assert (port_open_s(start()), ready_s(start()), first_token_s(start())) == (2, 4, 5)
-    assert list(START_AXES) == ["port_open_s", "ready_s", DECIDES]
-
-
-@pytest.mark.parametrize(
-    "over",
-    [
-        {"port_open_ns": None, "ready_ns": None, "first_token_ns": None},
-        {"page_cache": "partly"},
-        {"page_cache": None},
-        {"error": "died"},
-    ],
-)
-def test_what_was_not_seen_or_not_proven_has_no_figure(over: dict[str, Any]) -> None:
-    assert [value(start(**over)) for value in START_AXES.values()] == [None] * 3
-
-
-def test_a_page_cache_that_nobody_asked_about_may_be_anything() -> None:
-    assert proven(start(page_cache="partly", wanted_cache=None))
-    assert first_token_s(start(page_cache="partly", wanted_cache=None)) == 5
 
 
 def test_equal_starts_pass_and_the_first_token_decides() -> None:
