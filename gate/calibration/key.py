@@ -28,6 +28,7 @@ def key_of(plan: Plan, host: str, machine: Mapping[str, str], oracle_version: st
         oracle_argv=portless(oracle),
         oracle_env=own_env(oracle),
         oracle_checkpoint_digest=oracle.checkpoint_digest,
+        oracle_source_sha256=oracle.source_sha256,
         workload={name: value for name, value in recipe.workload.model_dump().items() if name != "seed"},
         gpu=recipe.gpu,
         residency=recipe.protocol.residency,

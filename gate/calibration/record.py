@@ -22,6 +22,8 @@ class BandKey(Row):
     oracle_env: dict[str, str]
     """Without PATH and the like (key.INDIFFERENT)."""
     oracle_checkpoint_digest: str | None
+    oracle_source_sha256: str | None
+    """Where our engine is the oracle: its sources."""
     workload: dict[str, int | float | str | None]
     """Without the seed."""
     gpu: bool

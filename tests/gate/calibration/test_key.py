@@ -92,6 +92,11 @@ def test_a_changed_machine_is_named(build: Any, name: str, value: str, said: str
     assert key.differences(made(plan), made(plan, {**MACHINE, name: value})) == (said,)
 
 
+def test_an_engine_is_known_by_its_sources(build: Any) -> None:
+    old, new = (equal_arms(build, source_sha256=digest) for digest in ("a1", "b2"))
+    assert key.differences(made(old), made(new)) == ("oracle_source_sha256 is b2 here, a1 in the band",)
+
+
 def test_a_changed_workload_or_command_line_is_named(build: Any) -> None:
     plan = equal_arms(build)
     other = equal_arms(build, argv=("serve", "--port", "8001", "--x=8001", "-y"))
