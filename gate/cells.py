@@ -111,7 +111,8 @@ def covers(finding: Finding, concurrency: int, axis: Axis) -> bool:
 
     Bad times say nothing about an arm's own memory.
     """
-    if axis.sources and not axis.shared and finding.axis is None and finding.code in checks.TIMING_ONLY_CODES:
+    of_times = finding.code in checks.TIMING_ONLY_CODES - checks.MEMORY_TOO_CODES
+    if axis.sources and not axis.shared and finding.axis is None and of_times:
         return False
     return finding.concurrency in (None, concurrency) and finding.axis in (None, axis.name, axis.family)
 

@@ -122,6 +122,9 @@ CHECKS: tuple[Check, ...] = (
 TIMING_ONLY_CODES = frozenset(check.CODE for check in CHECKS if check.TIMING_ONLY)
 """Findings with these codes leave the token comparison valid."""
 
+MEMORY_TOO_CODES = frozenset(check.CODE for check in (oom_kill, memory_swapped, memory_not_returned, telemetry_hole))
+"""Those of them that leave an arm's own memory in doubt as well: a peak in a hole, pages that went to swap."""
+
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """Every check over the whole run; a consequence is left out where its cause is in the list."""

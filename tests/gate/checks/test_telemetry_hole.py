@@ -7,6 +7,12 @@ from typing import Any
 
 import pytest
 
+from gate.checks.evidence import Evidence
+from gate.checks.readings import Sample
+from gate.checks.telemetry_hole import check, longest_s
+from gate.judge import judge
+from gate.observe.rows import Verdict
+
 LONG = {"ttft_ms": 5000.0}
 """Two requests of 5.07 s at c1: a leg of 10.14 s."""
 
@@ -62,12 +68,23 @@ def test_a_run_without_a_gpu_needs_no_clock(build: Any, found: Any) -> None:
 
 
 def test_exactly_the_limit_is_allowed(build: Any) -> None:
-    from gate.checks.evidence import Evidence
-    from gate.checks.readings import Sample
-    from gate.checks.telemetry_hole import check, longest_s
-
     run = build.run(ttft_ms=2000.0, tpot_ms=0.0, workload={"requests_per_stream": 1})
     (leg, *_) = Evidence.of(run).legs
     assert longest_s(leg, []) == 2.0
     assert longest_s(leg, [Sample(leg.row.start_ns + 500_000_000, 1.0)]) == 1.5
     assert list(check(Evidence.of(dataclasses.replace(run, telemetry=())))) == []
+
+
+def test_a_peak_of_memory_may_lie_in_the_hole(build: Any) -> None:
+    """Bad times alone leave an arm's own memory as it was measured."""
+    run = build.run(**LONG)
+    for leg in run.legs:
+        run = build.alter_leg(run, leg.leg_id, gpu_peak_bytes=2**30)
+    leg = build.leg_id(run, "oracle", 1, 1)
+    holed = build.alter_telemetry(run, leg, "host_available_bytes", None, 0.3, 0.7)
+    slept = build.alter_leg(run, leg, suspended_ms=1e6)
+    for broken, code, void in ((holed, "telemetry-hole", True), (slept, "machine-suspended", False)):
+        cells = {(cell.axis, cell.concurrency): cell for cell in judge(broken).cells}
+        assert [reason.code for reason in cells["output_throughput", 1].reasons] == [code]
+        assert (cells["peak_gpu_bytes", 1].verdict is Verdict.VOID) == void
+        assert cells["peak_gpu_bytes", 2].verdict is not Verdict.VOID
