@@ -75,6 +75,7 @@ def test_what_was_not_read_is_none_and_a_host_that_gained_memory_tells_nothing()
     assert [source(leg()) for axis in SERVER_AXES for source in axis.sources] == [None] * 5
     assert host_drop_bytes(leg(host_available_drop_bytes=-GIB)) is None
     assert host_drop_bytes(leg(host_available_drop_bytes=0)) is None
+    assert host_drop_bytes(leg(host_available_drop_bytes=1)) == 1
 
 
 def test_every_memory_axis_wants_less_and_is_in_bytes() -> None:
@@ -83,6 +84,7 @@ def test_every_memory_axis_wants_less_and_is_in_bytes() -> None:
         ("bytes", "lower", False, True)
     }
     assert [axis.value(()) for axis in SERVER_AXES] == [None] * 4
+    assert [axis.name for axis in SERVER_AXES if axis.shared] == ["host_drop_bytes"]
 
 
 @pytest.mark.parametrize(("axis", "field"), FIELDS.items())
