@@ -34,7 +34,7 @@ def survive(folder: Path, checkpoint: Path, mode: str, *options: str) -> dict[st
 
 @pytest.mark.slow
 def test_killed_before_any_operation_and_again_on_the_way(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    stride = 1 if EVERY else 6
+    stride = 1 if EVERY else 5
     counts = survive(tmp_path, tiny_checkpoint, "operations", "--stride", str(stride))
     assert counts["kills"] >= 2 * counts["operations"] // stride
     assert counts["operations"] > 200
