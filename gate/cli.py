@@ -9,6 +9,23 @@ from typing import Annotated
 import typer
 
 from gate import interrupt, shell
+from gate.options import (
+    PORT,
+    RESULTS,
+    CandidateOption,
+    CoinOption,
+    ConcOption,
+    ModelOption,
+    OracleOption,
+    OutOption,
+    PortOption,
+    RecipeOption,
+    RepsOption,
+    ResidencyOption,
+    RunArgument,
+    SeedOption,
+)
+from gate.recipecli import app as recipes_app
 from oracle.cli import app as oracle_app
 
 app = typer.Typer(
@@ -21,29 +38,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-recipes_app = typer.Typer(name="recipe", help="The gated models.", no_args_is_help=True)
 app.add_typer(recipes_app)
 app.add_typer(oracle_app, name="oracle")
-
-RecipeOption = Annotated[str | None, typer.Option("--recipe", help="Name under recipes/, or a TOML file.")]
-ModelOption = Annotated[str | None, typer.Option("--model", help="Hub id or folder; finds the recipe that has it.")]
-ConcOption = Annotated[str | None, typer.Option("--conc", help="Concurrency levels, such as 1,2,4,8.")]
-RepsOption = Annotated[int | None, typer.Option("--reps", help="Repetitions per arm and level.")]
-CandidateOption = Annotated[
-    str | None,
-    typer.Option("--candidate", help='"engine", "vllm", a command line with {model} {port} {host}, or an http:// URL.'),
-]
-OracleOption = Annotated[str | None, typer.Option("--oracle", help='"vllm" (the pinned one), a command line or a URL.')]
-ResidencyOption = Annotated[
-    str | None, typer.Option("--residency", help="both: two warm servers; alternate: one at a time.")
-]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the prompts.")]
-CoinOption = Annotated[str | None, typer.Option("--coin", help="candidate or oracle opens; tossed if not given.")]
-PortOption = Annotated[int, typer.Option("--port", help="The candidate's port; the oracle gets the next one.")]
-OutOption = Annotated[Path, typer.Option("--out", help="Folder of all results.", show_default="the project's results")]
-RunArgument = Annotated[str | None, typer.Argument(help="Run id, its beginning, or a folder; the newest if left out.")]
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-PORT = 18101
 
 
 def _print_version(wanted: bool) -> None:
@@ -408,38 +404,6 @@ def calibrate_client(
 def version() -> None:
     """The gate's version."""
     _print_version(True)
-
-
-@recipes_app.command("list")
-def recipe_list() -> None:
-    """Every recipe of the project."""
-    from gate.listing import recipes_text
-
-    typer.echo(recipes_text())
-
-
-@recipes_app.command("show")
-def recipe_show(name: Annotated[str, typer.Argument(help="Name or TOML file.")]) -> None:
-    """A recipe with every default, as TOML.
-
-    Saved to a file it can be changed and run: gate run --recipe FILE.toml
-    """
-    from gate.listing import recipe_toml
-    from gate.recipe import load
-
-    typer.echo(recipe_toml(load(name)), nl=False)
-
-
-@recipes_app.command("check")
-def recipe_check(names: Annotated[list[str], typer.Argument(help="Names or TOML files.")]) -> None:
-    """Read recipes strictly.
-
-    The first mistake is one line and exit code 64.
-    """
-    from gate.recipe import load
-
-    for name in names:
-        typer.echo(f"{name}: {load(name).name} is well-formed")
 
 
 def main() -> None:
