@@ -20,8 +20,9 @@ is no yardstick for what lies between."""
 
 SPREAD_FACTOR = 2.0
 """A gap is wrong only beyond so many times the largest of the oracle's own. The candidate's largest gap is the maximum
-of another sample, of its own rounding beside the oracle's. Simulated with normal noise √2 times the oracle's over as many
-positions: it exceeds the oracle's largest in 99 % of cases, twice that in 1.1 % at 1,000 positions and 0.2 % at 10,000."""
+of another sample, of its own rounding beside the oracle's. Simulated with normal noise √2 times the oracle's over as
+many positions, it exceeds the oracle's largest in 99 % of cases, and twice that in 1.1 % at 1,000 positions and in
+0.2 % at 10,000."""
 
 
 class Mark(enum.StrEnum):
