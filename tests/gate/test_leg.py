@@ -58,7 +58,7 @@ def measure(tmp_path: Path) -> Measure:
         with FakeServer(script) as fake:
             plan = plan_for(fake.url, **workload)
             place = store.Store(tmp_path / "run")
-            place.create(plan, store.RunFile(run_id="r", host="h", started_at="x"))
+            place.create(plan, store.RunFile(run_id="r", host="h", started_at="2026-01-01T00:00:00Z"))
             row, _ = run_leg(plan, plan.legs[0], Attached(plan.candidate), store=place, lock_held=held)
         return row, store.read_run(place.folder), fake
 
@@ -111,7 +111,7 @@ def test_errors_in_a_started_servers_log_are_counted(tmp_path: Path) -> None:
     with FakeServer(preset("instant")) as fake:
         plan = plan_for(fake.url)
         place = store.Store(tmp_path / "run")
-        place.create(plan, store.RunFile(run_id="r", host="h", started_at="x"))
+        place.create(plan, store.RunFile(run_id="r", host="h", started_at="2026-01-01T00:00:00Z"))
         (place.logs / "candidate.log").write_text("ERROR of an earlier leg\n")
         row, _ = run_leg(plan, plan.legs[0], Started(plan.candidate), store=place, lock_held=lambda: True)
     assert row.server_log_errors == 1
@@ -164,7 +164,7 @@ def test_silent_server_is_recorded_and_not_sent_the_rest(measure: Measure) -> No
 def test_absent_server_leaves_failed_requests_and_no_identity(tmp_path: Path) -> None:
     plan = plan_for("http://127.0.0.1:9")
     place = store.Store(tmp_path / "run")
-    place.create(plan, store.RunFile(run_id="r", host="h", started_at="x"))
+    place.create(plan, store.RunFile(run_id="r", host="h", started_at="2026-01-01T00:00:00Z"))
     row, error = run_leg(plan, plan.legs[0], Attached(plan.candidate), store=place, lock_held=lambda: True)
     assert row.failed == row.requests == 4
     assert row.identity_before == row.identity_after == server.UNREACHABLE

@@ -84,7 +84,7 @@ def changed(run: RunData, arm: Arm, concurrency: int, repetition: int, index: in
 
 def on_disk(folder: Path, run: RunData) -> store.Store:
     place = store.Store(folder / "run")
-    place.create(run.plan, store.RunFile(run_id="r", host="h", started_at="x"))
+    place.create(run.plan, store.RunFile(run_id="r", host="h", started_at="2026-01-01T00:00:00Z"))
     for leg in run.plan.legs:
         rows = [row for row in run.requests if row.leg_id == leg.leg_id]
         row = LegRow(
