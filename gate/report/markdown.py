@@ -60,8 +60,8 @@ def _needed(report: Report) -> str:
 def _summary(report: Report) -> str:
     servers = (
         ("KV cache", table.capacity_text(report)),
-        ("weights", residency.weights_text(report)),
-        ("kernels", residency.kernels_text(report)),
+        ("weights", residency.weights_text(report.candidate, report.oracle)),
+        ("kernels", residency.kernels_text(report.candidate, report.oracle)),
         ("start-up", table.start_text(report)),
     )
     rows = [

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from gate.report.model import ArmSummary, Report, Residency
+from gate.report.model import ArmSummary, Residency
 from gate.units import DASH
 
 MB = 10**6
 
 
-def weights_text(report: Report) -> str | None:
-    """`candidate 5.993 MB resident of 5.849 shipped …; oracle –`; None where neither says anything."""
-    arms = (("candidate", report.candidate), ("oracle", report.oracle))
+def weights_text(candidate: ArmSummary, oracle: ArmSummary) -> str | None:
+    """`candidate 5.993 MB resident, 5.849 MB shipped …; oracle –`; None where neither says anything."""
+    arms = (("candidate", candidate), ("oracle", oracle))
     if all(arm.residency is None or _weights(arm.residency) == DASH for _, arm in arms):
         return None
     return "; ".join(f"{name} {DASH if arm.residency is None else _weights(arm.residency)}" for name, arm in arms)
 
 
-def kernels_text(report: Report) -> str | None:
+def kernels_text(candidate: ArmSummary, oracle: ArmSummary) -> str | None:
     """Kernel families that ran, where known."""
-    arms = (("candidate", report.candidate), ("oracle", report.oracle))
+    arms = (("candidate", candidate), ("oracle", oracle))
     told = [f"{name}: {_kernels(arm)}" for name, arm in arms if _kernels(arm)]
     return "; ".join(told) or None
 

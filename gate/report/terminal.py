@@ -83,7 +83,7 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
 def _servers(report: Report) -> tuple[tuple[str, str | None], ...]:
     return (
         ("KV cache", table.capacity_text(report)),
-        ("weights", residency.weights_text(report)),
+        ("weights", residency.weights_text(report.candidate, report.oracle)),
         ("start-up", table.start_text(report)),
     )
 

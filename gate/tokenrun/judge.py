@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from gate import verdict
+from gate.observe.residency import residency
 from gate.observe.rows import ARMS, Arm, Finding, Identity
 from gate.observe.tokenrows import ForcedRow, Kind, Place, SequenceRow
 from gate.recipe import Protocol
@@ -181,4 +182,5 @@ def _arm(data: TokenData, arm: Arm) -> ArmSummary:
         checkpoint=plan.checkpoint,
         checkpoint_digest=plan.checkpoint_digest,
         kv_cache_dtype=None if identity is None else identity.kv_cache_dtype,
+        residency=residency(identity),
     )

@@ -16,7 +16,7 @@ from gate import shell
 from gate.errors import StorageError
 from gate.observe import store
 from gate.observe.rows import Verdict
-from gate.report import tokens
+from gate.report import residency, tokens
 from gate.report.table import plain
 from gate.runs import from_here
 from gate.tokenrun.folder import read
@@ -104,6 +104,8 @@ def lines(report: TokenReport) -> list[tuple[str, str]]:
         where = f"{one.kind} c{one.concurrency} s{one.repetition} #{one.index}"
         found.append(("diverged", f"{where}: {one.wrong_positions} wrong from id {at} on, {nats}{whose}"))
     found += [("tie-break", tie_text(one)) for one in report.tie_breaks]
+    held = (("weights", residency.weights_text), ("kernels", residency.kernels_text))
+    found += [(label, said) for label, text in held if (said := text(report.candidate, report.oracle)) is not None]
     return found + [("indicative", reason) for reason in report.not_binding_because]
 
 

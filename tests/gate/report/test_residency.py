@@ -25,30 +25,36 @@ def holding(golden: ModuleType) -> Any:
     return made
 
 
+def weights(report: Report) -> str | None:
+    return residency.weights_text(report.candidate, report.oracle)
+
+
+def kernels(report: Report) -> str | None:
+    return residency.kernels_text(report.candidate, report.oracle)
+
+
 def test_both_arms_in_one_line(holding: Any) -> None:
     report = holding(
         Residency(shipped_bytes=2_000_000, resident_bytes=2_500_000, copy_bytes=1_000, widened=("a",)),
         Residency(resident_bytes=3_000_000),
     )
-    assert residency.weights_text(report) == (
+    assert weights(report) == (
         "candidate 2.500 MB resident, 2.000 MB shipped, 0.001 MB of dequantised copies, 1 modules wider than shipped; "
         "oracle 3.000 MB resident"
     )
 
 
 def test_what_an_arm_does_not_say_is_a_dash(holding: Any) -> None:
-    assert residency.weights_text(holding(Residency(resident_bytes=0), None)) == "candidate 0.000 MB resident; oracle –"
-    assert residency.weights_text(holding(None, None)) is None
-    assert residency.weights_text(holding(Residency(kernels=("k",)), None)) is None
-    assert residency.kernels_text(holding(None, Residency())) is None
+    assert weights(holding(Residency(resident_bytes=0), None)) == "candidate 0.000 MB resident; oracle –"
+    assert weights(holding(None, None)) is None
+    assert weights(holding(Residency(kernels=("k",)), None)) is None
+    assert kernels(holding(None, Residency())) is None
 
 
 def test_kernels_are_named_where_known(holding: Any) -> None:
     report = holding(Residency(kernels=("own",), reference_ops=("gdn", "moe")), Residency(kernels=("marlin", "fa3")))
-    assert residency.kernels_text(report) == "candidate: own, on the reference: gdn, moe; oracle: marlin, fa3"
-    assert (
-        residency.kernels_text(holding(Residency(reference_ops=("gdn",)), None)) == "candidate: on the reference: gdn"
-    )
+    assert kernels(report) == "candidate: own, on the reference: gdn, moe; oracle: marlin, fa3"
+    assert kernels(holding(Residency(reference_ops=("gdn",)), None)) == "candidate: on the reference: gdn"
 
 
 def test_every_printer_shows_it(holding: Any) -> None:
