@@ -49,7 +49,8 @@ def run_leg(
     resting = ask.counters(other_url).tokens if other_url else None
     warmup_error = _warm_up(plan, leg, server)
     before, counted = _identify(server, leg.arm), ask.counters(server.url)
-    with Sampler(leg.leg_id, server.pid, other_pids, gpus) as sampler:
+    attached = (None,) if any(arm.argv is None for arm in (plan.candidate, plan.oracle)) else ()
+    with Sampler(leg.leg_id, server.pid, (*other_pids, *attached), gpus) as sampler:
         recording = drive.run_leg(timed) if warmup_error is None else _nothing_sent(timed, warmup_error)
     rows = openai.to_rows(recording, timed, leg)
     leg_s = (recording.end_ns - recording.start_ns) / 1e9

@@ -9,7 +9,7 @@ Why
 Deciding numbers
     The boot ids of the two legs; they must be equal.
 What to do
-    `gate resume` goes on in whole repetitions; measure this concurrency again.
+    Measure this concurrency again; what ran within one boot stands.
 """
 
 from __future__ import annotations

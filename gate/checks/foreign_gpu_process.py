@@ -2,7 +2,8 @@
 
 What it does
     Voids a leg during which NVML listed a compute process on a GPU of the run that belongs to neither arm nor the gate.
-    Where NVML does not list the server under load either (a container with process ids of its own), nothing is said.
+    Where NVML does not list the server under load either (a container with process ids of its own), or where an arm is
+    attached and its process unknown, nothing is said.
 Why
     Workers that wake on a GPU, other people's notebooks and the last run's leftovers take bandwidth, clocks and memory
     from whichever arm happens to run.

@@ -33,7 +33,7 @@ class Sampler:
         self.leg_id = leg_id
         self.pid = pid
         self.others = others
-        """Processes that belong to the run as well: the other arm."""
+        """Processes that belong to the run as well: the other arm. None among them: an attached server somewhere."""
         self.gpus = gpus
         """UUIDs of the cards that belong to the run; None: all."""
         self.gpu_foreign_processes: tuple[str, ...] | None = None
@@ -109,9 +109,12 @@ class Sampler:
         self._add("psutil", {**host, "server_rss_bytes": rss, "server_gpu_bytes": on_gpu})
 
     def _look_for_foreigners(self, cards: tuple[dict[int, int | None], ...] | None) -> None:
-        """Only where NVML lists a process of ours does it speak of pids as we do; in a container it often does not."""
+        """Only where NVML lists a process of ours does it speak of pids as we do; in a container it often does not.
+
+        An attached server is on the GPU too, and nobody knows by which pid.
+        """
         listed = {pid for card in cards or () for pid in card}
-        if not listed & {process.pid for process in self._tree}:
+        if None in self.others or not listed & {process.pid for process in self._tree}:
             return
         if not listed <= self._known:
             self._known = {process.pid for process in self._ours()}

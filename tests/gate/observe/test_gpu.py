@@ -95,6 +95,13 @@ def test_both_arms_and_the_gate_are_no_strangers(cards: list[Card]) -> None:
     assert sampler.gpu_foreign_processes == ()
 
 
+def test_where_an_arm_is_attached_nobody_is_a_stranger(cards: list[Card]) -> None:
+    cards[0].users = {os.getpid(): 5, 2**22 + 1: 5}
+    with Sampler("leg", os.getpid(), (None,), ("GPU-a",)) as sampler:
+        pass
+    assert sampler.gpu_foreign_processes is None
+
+
 def test_a_list_in_another_pid_namespace_accuses_nobody(cards: list[Card]) -> None:
     cards[0].users = {2**22 + 1: 5}
     with Sampler("leg", os.getpid(), gpus=("GPU-a",)) as sampler:
