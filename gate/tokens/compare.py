@@ -107,7 +107,7 @@ def divergence(pair: Pair) -> Divergence | None:
         raise ValueError("an answer without token ids, or with another number of them than was asked for")
     if pair.candidate in pair.takes:
         return None
-    parted = [(first_divergence(pair.candidate, take) or 0, take) for take in pair.takes]
+    parted = [(at, take) for take in pair.takes if (at := first_divergence(pair.candidate, take)) is not None]
     position, take = max(parted, key=lambda item: item[0])
     return Divergence(
         kind=pair.place.kind,

@@ -56,7 +56,7 @@ platform = "cpu"
 VERDICTS = (0, 1, 2, 3)
 FAKE = sys.executable + " -m gate.arm.fake --port {port} --preset "
 PRESETS = ("diverge", "instant")
-"""The oracle is asked for its margins at the end."""
+"""The oracle is asked for its opinion at the end."""
 
 
 class Stage:
@@ -104,7 +104,7 @@ class Stage:
             "requests": [
                 (r.leg_id, r.index, r.prompt_sha256, r.token_ids, r.error, r.completion_tokens) for r in data.requests
             ],
-            "margins": [row.model_dump() for row in data.margins],
+            "opinions": [row.model_dump() for row in (*data.repeats, *data.forced)],
             "identities": [one.digest for one in data.identities],
             "complete": store.is_complete(folder) and data.finished_at is not None,
             "half-written": [str(path) for path in folder.rglob("*.partial")],
