@@ -144,6 +144,23 @@ def test_margins_with_one_at_a_time_stop_the_candidate_first(stage: Stage, tmp_p
     assert stage.events == ["+candidate", "-candidate", "+oracle", "-oracle"]
 
 
+@pytest.mark.parametrize(
+    ("residency", "events"),
+    [
+        ("alternate", ["+candidate", "-candidate", "+oracle", "-oracle"]),
+        ("both", ["+candidate", "+oracle", "-candidate", "-oracle"]),
+    ],
+)
+def test_one_arm_after_the_other(
+    stage: Stage, tmp_path: Path, residency: Literal["both", "alternate"], events: list[str]
+) -> None:
+    pair, _ = opened(residency, tmp_path)
+    with pair:
+        assert pair.alone("candidate") is pair.alone("candidate")
+        pair.alone("oracle")
+    assert stage.events == events
+
+
 @pytest.mark.parametrize("way", ["dead", "all failed"])
 def test_broken_arm_is_restarted_once_and_then_given_up(stage: Stage, tmp_path: Path, way: str) -> None:
     pair, made = opened("both", tmp_path)
