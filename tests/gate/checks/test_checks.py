@@ -36,6 +36,7 @@ TOKENS_TOO = {
     "reference-fallback",
     "settings-differ",
     "records-mixed",
+    "weights-widened",
     "identity-changed",
     "idle-arm-active",
     "kv-dtype-differs",
