@@ -10,8 +10,6 @@ from gate.calibration.record import BandRecord
 from gate.checks.evidence import Evidence
 from gate.stats import band as bands
 
-BETWEEN_GATES_P = 0.01
-"""After Bonferroni over the primary cells: one history in a hundred is refused without cause."""
 MOST_SAID = 3
 """Differences in one sentence."""
 
@@ -54,11 +52,6 @@ class Noise:
                 yield f"the noise prior of {axis} at c{concurrency} is assumed: {name} does not know it"
             elif cell.gates < bands.MIN_GATES:
                 yield f"{name} knows {axis} at c{concurrency} from {cell.gates} gates, fewer than {bands.MIN_GATES}"
-            elif cell.between_gates_p is not None and cell.between_gates_p * len(wanted) < BETWEEN_GATES_P:
-                yield (
-                    f"{name}: {axis} at c{concurrency} differs more from gate to gate than inside them "
-                    f"(p = {cell.between_gates_p:.1g}), which one gate cannot see"
-                )
 
 
 def noise(evidence: Evidence) -> Noise:

@@ -56,6 +56,8 @@ class BandCell(Row):
     """False: the plain standard deviation stands in for a median of deviations that is 0."""
     between_gates_p: float | None
     """Small: gates differ by more than their own pairs do (stats/band.py)."""
+    between_gates_sd: float | None
+    """τ, by how much; 0 unless that is beyond doubt."""
     ratios: tuple[float, ...]
     """Ratio of medians of each gate; 1 but for noise."""
     verdicts: dict[str, int]
@@ -66,7 +68,8 @@ class BandCell(Row):
     def prior(self) -> Prior | None:
         if self.sd is None or self.df is None:
             return None
-        return Prior(self.gates, self.pairs, self.sd, self.df, bool(self.robust))
+        p, sd = self.between_gates_p, self.between_gates_sd or 0.0
+        return Prior(self.gates, self.pairs, self.sd, self.df, bool(self.robust), p, sd)
 
 
 class BandRecord(Row):

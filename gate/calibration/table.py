@@ -26,6 +26,12 @@ def text(record: BandRecord, path: Path) -> str:
             *lines,
             "",
             f"grids      {_counts(Counter(gate.verdict for gate in record.gates))}; arms are equal: a FAIL is false",
+            *(
+                f"starts     c{c.concurrency} {c.axis}: gates differ by {percent(c.between_gates_sd, 2)} beyond their "
+                'pairs; residency = "alternate" would show it in every gate'
+                for c in record.cells
+                if c.primary and c.between_gates_sd
+            ),
             *(f"modes      c{c.concurrency} {c.axis}: {c.modes}" for c in record.cells if c.primary and c.modes),
             *(f"binds not  c{c.concurrency} {c.axis}: {why}" for c in record.cells if c.primary and (why := lacks(c))),
             f"band file  {from_here(path)}",

@@ -5,6 +5,7 @@ host's, and a noisy one gets wide intervals, so INCONCLUSIVE, not a more lenient
 
     s0 = 1.4826 · median |d − median d|        over all paired log ratios d of the A/A history
     d0 = min(4, 0.3675 · (pairs − 1))
+    τ                                          how much whole gates differ beyond their pairs, where an F test says so
 
 1.4826 makes it the standard deviation of normal noise. 0.3675 is the efficiency of that estimate (Rousseeuw & Croux
 1993): 24 pairs know the variance as well as 8.5 degrees of freedom of plain data. The cap of 4 is below that because
@@ -15,6 +16,7 @@ band passes in 3.8 % of simulated gates, with 4 in 1.9 %, at equal power (docs/v
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +34,9 @@ MOST_PRIOR_DF = 4.0
 MAD_TO_SD = 1.4826
 MAD_EFFICIENCY = 0.3675
 
+BETWEEN_GATES_P = 0.01
+"""Below it a difference between gates is believed. At 5 % the false alarms would cost 1 of 100 true decisions more."""
+
 MIN_GATES = 8
 """Fewest A/A gates of a history that binds; 24 pairs at three repetitions."""
 
@@ -47,6 +52,9 @@ class Prior:
     df: float
     robust: bool
     """False: more than half of the pairs were equal to the last bit, and the plain standard deviation stands in."""
+    between_p: float | None
+    between_sd: float
+    """τ; 0 unless between_p says that it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,8 @@ class Band:
     prior_df: float
     source: Literal["assumed", "calibrated"]
     """Only a calibrated prior binds: it comes from A/A gates on the host."""
+    between_sd: float = 0.0
+    """How much a gate as a whole is off, beside its pairs: what a start of the servers changes."""
 
 
 def assumed(share: float) -> Band:
@@ -66,7 +76,7 @@ def assumed(share: float) -> Band:
 
 
 def calibrated(share: float, prior: Prior) -> Band:
-    return Band(share, prior.sd, prior.df, "calibrated")
+    return Band(share, prior.sd, prior.df, "calibrated", prior.between_sd)
 
 
 def prior(gates: Sequence[Sequence[float]]) -> Prior | None:
@@ -86,16 +96,26 @@ def prior(gates: Sequence[Sequence[float]]) -> Prior | None:
     if sd <= 0:
         return None
     df = min(MOST_PRIOR_DF, MAD_EFFICIENCY * (len(pairs) - 1))
-    return Prior(sum(bool(gate) for gate in gates), len(pairs), sd, df, robust)
+    return Prior(sum(bool(gate) for gate in gates), len(pairs), sd, df, robust, *between(gates))
 
 
-def between_gates_p(gates: Sequence[Sequence[float]]) -> float | None:
-    """Kruskal-Wallis over gates: small means that gates differ by more than their own pairs do.
+def between(gates: Sequence[Sequence[float]]) -> tuple[float | None, float]:
+    """(p, τ): whether gates differ by more than their own pairs do, and by how much when they do, else 0.
 
-    The interval of one gate cannot see such a difference, so it is too narrow. By ranks, since one slow leg must not
-    decide it. None for fewer than two gates, or when all pairs are equal.
+        F = MSB / MSW over gates        τ² = (MSB − MSW) / n        n pairs a gate, the usual mean of unequal numbers
+
+    p is None where it cannot be told: fewer than two gates, a pair each, or equal pairs.
     """
     kept = [gate for gate in gates if gate]
-    if len(kept) < 2 or len(set(itertools.chain.from_iterable(kept))) < 2:
-        return None
-    return float(stats.kruskal(*kept).pvalue)
+    total, k = sum(map(len, kept)), len(kept)
+    if k < 2 or total <= k:
+        return None, 0.0
+    means = [statistics.fmean(gate) for gate in kept]
+    grand = sum(mean * len(gate) for mean, gate in zip(means, kept, strict=True)) / total
+    above = sum(len(gate) * (mean - grand) ** 2 for mean, gate in zip(means, kept, strict=True)) / (k - 1)
+    within = sum((pair - mean) ** 2 for mean, gate in zip(means, kept, strict=True) for pair in gate) / (total - k)
+    if within <= 0:
+        return None, 0.0
+    p = float(stats.f.sf(above / within, k - 1, total - k))
+    pairs = (total - sum(len(gate) ** 2 for gate in kept) / total) / (k - 1)
+    return p, math.sqrt(max(0.0, above - within) / pairs) if p < BETWEEN_GATES_P else 0.0

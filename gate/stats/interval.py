@@ -2,7 +2,7 @@
 
     s²  = sample variance of the n paired log ratios (0 df when n = 1)
     s̃²  = (d0·s0² + (n−1)·s²) / (d0 + n − 1)                      s0, d0 from the band
-    CI  = mean ± t(1 − α/2; d0 + n − 1) · s̃ / √n
+    CI  = mean ± t(1 − α/2; d0 + n − 1) · √(s̃²/n + τ²)           τ from the band: what no pair of one gate can show
 
 Source: Smyth 2004 (moderated t). With three pairs a plain t has 2 degrees of freedom and a critical value of 4.30;
 borrowing the box's own A/A variance buys back the power. A bootstrap of three points was rejected: it is wrong a
@@ -52,7 +52,7 @@ def moderated(log_ratios: Sequence[float], band: Band, confidence: float = CONFI
     pooled = (band.prior_df * band.prior_sd**2 + (n - 1) * variance) / df if df > 0 else 0.0
     if pooled <= 0:
         return None
-    standard_error = math.sqrt(pooled / n)
+    standard_error = math.sqrt(pooled / n + band.between_sd**2)
     half = _critical(confidence, df) * standard_error
     return Interval(mean, mean - half, mean + half, standard_error, df, confidence)
 

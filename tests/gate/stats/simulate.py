@@ -30,8 +30,13 @@ MAIN, EXTRA = "ABBAAB", "BAAB"
 Legs = tuple[list[list[float]], list[list[float]]]
 
 
-def legs(order: str, effect: float, gates: int, rng: np.random.Generator, *, toss: bool = True) -> Legs:
-    """Throughputs of the candidate's and of the oracle's legs, one list a gate; A opens, and the coin says who A is."""
+def legs(
+    order: str, effect: float, gates: int, rng: np.random.Generator, *, toss: bool = True, start_sd: float = 0.0
+) -> Legs:
+    """Throughputs of the candidate's and of the oracle's legs, one list a gate; A opens, and the coin says who A is.
+
+    start_sd: how much each start of a server changes all of its legs.
+    """
     count, rho = len(order), 0.7
     slow = rng.normal(0, 0.004, (gates, count))
     for k in range(1, count):
@@ -42,15 +47,25 @@ def legs(order: str, effect: float, gates: int, rng: np.random.Generator, *, tos
     heads = rng.random((gates, 1)) < 0.5 if toss else np.ones((gates, 1), dtype=bool)
     candidate = np.where(heads, noise[:, opens], noise[:, ~opens])
     oracle = np.where(heads, noise[:, ~opens], noise[:, opens])
+    if start_sd:
+        candidate += rng.normal(0, start_sd, (gates, 1))
+        oracle += rng.normal(0, start_sd, (gates, 1))
     return np.exp(candidate + effect).tolist(), np.exp(oracle).tolist()
 
 
 @functools.cache
-def priors(gates: int, history: int) -> tuple[bands.Band, ...]:
-    """The calibrated band of each simulated host."""
-    candidate, oracle = legs(MAIN, 0.0, gates * history, np.random.default_rng(SEED + 1))
+def histories(gates: int, start_sd: float = 0.0) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """Paired log ratios of the 8 A/A gates of each simulated host."""
+    n = bands.MIN_GATES
+    candidate, oracle = legs(MAIN, 0.0, gates * n, np.random.default_rng(SEED + 1), start_sd=start_sd)
     pairs = [log_ratios(c, o, "higher") for c, o in zip(candidate, oracle, strict=True)]
-    found = [bands.prior(pairs[history * g : history * (g + 1)]) for g in range(gates)]
+    return tuple(tuple(pairs[n * g : n * (g + 1)]) for g in range(gates))
+
+
+@functools.cache
+def priors(gates: int, start_sd: float = 0.0) -> tuple[bands.Band, ...]:
+    """The calibrated band of each simulated host."""
+    found = [bands.prior(history) for history in histories(gates, start_sd)]
     return tuple(bands.calibrated(SHARE, prior) for prior in found if prior is not None)
 
 
@@ -74,6 +89,7 @@ def rates(
     extra: bool = False,
     calibrated: bool = True,
     toss: bool = True,
+    start_sd: float = 0.0,
     gates: int = GATES,
 ) -> dict[str, float]:
     """Share of each verdict on one cell, and of gates that took the second look.
@@ -81,8 +97,9 @@ def rates(
     extra: one pre-declared block, taken where the first look is INCONCLUSIVE.
     """
     whole = order + (EXTRA if extra else "")
-    candidates, oracles = legs(whole, math.log(true_ratio), gates, np.random.default_rng(SEED), toss=toss)
-    known = priors(gates, bands.MIN_GATES) if calibrated else (bands.assumed(SHARE),) * gates
+    rng = np.random.default_rng(SEED)
+    candidates, oracles = legs(whole, math.log(true_ratio), gates, rng, toss=toss, start_sd=start_sd)
+    known = priors(gates, start_sd) if calibrated else (bands.assumed(SHARE),) * gates
     n, looks, found = len(order) // 2, 2 if extra else 1, Counter[str]()
     for candidate, oracle, band in zip(candidates, oracles, known, strict=True):
         made = decide(candidate[:n], oracle[:n], band, confidence(0, looks))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.gate.stats.simulate import rates
 
 DOC = (ROOT / "docs" / "verdict.md").read_text(encoding="utf-8")
 RATIOS = (1.01, 1.0, 0.995, 0.99, 0.985, 0.98, 0.97)
+VERDICTS = ("PASS", "FAIL", "INCONCLUSIVE")
 
 
 class TestBars:
@@ -62,16 +64,19 @@ def quoted(heading: str) -> dict[float, list[float]]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "extra", "columns"),
+    ("heading", "ratios", "conditions", "columns"),
     [
-        ("### One look", False, ("PASS", "FAIL", "INCONCLUSIVE")),
-        ("### With one extra block", True, ("PASS", "FAIL", "INCONCLUSIVE", "second look")),
+        ("### One look", RATIOS, {}, VERDICTS),
+        ("### With one extra block", RATIOS, {"extra": True}, (*VERDICTS, "second look")),
+        ("### When every start of a server is different", (1.0, 0.99, 0.985), {"start_sd": 0.004}, VERDICTS),
     ],
 )
-def test_the_page_quotes_what_the_simulation_gives(heading: str, extra: bool, columns: tuple[str, ...]) -> None:
+def test_the_page_quotes_what_the_simulation_gives(
+    heading: str, ratios: tuple[float, ...], conditions: dict[str, Any], columns: tuple[str, ...]
+) -> None:
     table = quoted(heading)
-    assert tuple(table) == RATIOS
+    assert tuple(table) == ratios
     for true_ratio, shares in table.items():
-        found = rates(true_ratio, extra=extra)
+        found = rates(true_ratio, **conditions)
         # The page rounds to a tenth of a percent; the seed is fixed, so that no more than rounding may differ.
         assert shares == pytest.approx([found[name] for name in columns], abs=0.00051)

@@ -167,16 +167,35 @@ class TestPrior:
 
     def test_gates_that_differ_by_their_start_are_found(self) -> None:
         rng = np.random.default_rng(2)
-        noise = rng.normal(0, 0.002, (8, 3))
-        apart = noise + np.repeat(rng.normal(0, 0.02, (8, 1)), 3, axis=1)
-        alike, different = band.between_gates_p(noise.tolist()), band.between_gates_p(apart.tolist())
-        assert alike is not None
-        assert different is not None
-        assert different < 0.01 < alike
+        noise = rng.normal(0, 0.002, (200, 3))
+        apart = noise + np.repeat(rng.normal(0, 0.02, (200, 1)), 3, axis=1)
+        (p_alike, sd_alike), (p_apart, sd_apart) = band.between(noise.tolist()), band.between(apart.tolist())
+        assert p_alike is not None
+        assert p_apart is not None
+        assert p_apart < 0.01 < p_alike
+        assert (sd_alike, sd_apart) == (0.0, pytest.approx(0.02, rel=0.1))
 
-    def test_one_gate_or_equal_pairs_cannot_differ(self) -> None:
-        assert band.between_gates_p([[0.1, 0.2], []]) is None
-        assert band.between_gates_p([[0.1], [0.1]]) is None
+    def test_the_variance_between_gates_by_hand(self) -> None:
+        """Means 0 and 2 ‰·10, two pairs each, ± 1 ‰: MSB = 2·(10² + 10²) = 400, MSW = 2, τ² = (400 − 2) / 2."""
+        p, sd = band.between([[-0.001, 0.001], [0.019, 0.021], []])
+        assert p == pytest.approx(0.005, abs=0.0005)
+        assert sd == pytest.approx(0.001 * math.sqrt(199))
+
+    def test_unequal_gates(self) -> None:
+        """n = (N − Σn²/N) / (k − 1) = 5 − 13/5 = 2.4."""
+        _, sd = band.between([[-0.001, 0.001], [0.099, 0.1, 0.101]])
+        above, within = (2 * 0.06**2 + 3 * 0.04**2), 4e-6 / 3
+        assert sd == pytest.approx(math.sqrt((above - within) / 2.4))
+
+    @pytest.mark.parametrize("gates", [[[0.1, 0.2], []], [[0.1], [0.2]], [[0.1, 0.1], [0.2, 0.2]], []])
+    def test_where_it_cannot_be_told(self, gates: list[list[float]]) -> None:
+        assert band.between(gates) == (None, 0.0)
+
+    def test_it_widens_the_interval_and_no_number_of_pairs_narrows_it(self) -> None:
+        apart = Band(0.01, 0.005, 4.0, "calibrated", between_sd=0.02)
+        interval = moderated([0.0, 0.001] * 50, apart)
+        assert interval is not None
+        assert interval.standard_error == pytest.approx(0.02, rel=0.001)
 
 
 def test_two_looks_spend_what_one_would() -> None:
