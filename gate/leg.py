@@ -29,6 +29,7 @@ def run_leg(
     other_pids: tuple[int | None, ...] = (),
     other_url: str | None = None,
     available_before_bytes: int | None = None,
+    gpu_start_bytes: int | None = None,
     lock_held: Callable[[], bool],
 ) -> tuple[LegRow, str | None]:
     """Measure one leg and put it on disk; returns its row and the first error of its requests.
@@ -37,6 +38,7 @@ def run_leg(
 
     other_pids: the other arm's server, whose CPU time is not foreign load. other_url: where it is up as well; it should
     rest meanwhile. available_before_bytes: MemAvailable before this server was started, where it is the only one.
+    gpu_start_bytes: what its start added to the memory in use on the GPUs.
     Raises StorageError when the records cannot be written; an interrupted leg writes nothing.
     """
     held = lock_held()
@@ -84,6 +86,7 @@ def run_leg(
         server_peak_pss_bytes=sampler.peak_pss_bytes,
         gpu_peak_bytes=sampler.gpu_peak_bytes,
         gpu_reported_bytes=counted.device_peak_bytes,
+        gpu_start_bytes=gpu_start_bytes,
         host_available_drop_bytes=_difference(available_before_bytes, sampler.least_available_bytes),
         prefix_cache_hit_tokens=counted.prefix_cache_hit_tokens,
         preemptions=counted.preemptions,

@@ -22,7 +22,7 @@ def notes(evidence: Evidence) -> Iterator[str]:
     if evidence.plan.recipe.gpu and silent:
         yield (
             f"the driver gives no memory by process for the {' and the '.join(silent)}: "
-            "GPU memory is both arms' own word, where both give one"
+            "GPU memory is both arms' own word where both give one, else what their starts added to the GPUs"
         )
 
 

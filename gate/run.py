@@ -142,6 +142,7 @@ def legs(plan: Plan, wanted: tuple[PlannedLeg, ...], place: store.Store, pair: P
                     other_pids=pair.pids(),
                     other_url=rest,
                     available_before_bytes=pair.available_before_bytes(leg.arm),
+                    gpu_start_bytes=pair.gpu_growth_bytes(leg.arm),
                     lock_held=lock.held,
                 )
             if error is not None:

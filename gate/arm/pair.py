@@ -50,7 +50,7 @@ class Pair:
         self._note_start = note_start
         self._on_ready = on_ready
         self._arms = arms
-        self._available_before: dict[Arm, int] = {}
+        self._starts: dict[Arm, StartRow] = {}
         self._servers: dict[Arm, Server] = {}
         self._block: dict[Arm, int] = {}
         """Repetition an arm's server was started for; matters with one server at a time."""
@@ -113,7 +113,13 @@ class Pair:
 
     def available_before_bytes(self, arm: Arm) -> int | None:
         """MemAvailable before the arm was started; None beside another server, whose memory would be in the drop."""
-        return self._available_before.get(arm) if len(self._servers) == 1 else None
+        started = self._starts.get(arm)
+        return started.available_before_bytes if started and len(self._servers) == 1 else None
+
+    def gpu_growth_bytes(self, arm: Arm) -> int | None:
+        """What its start added to the memory in use on the GPUs."""
+        started = self._starts.get(arm)
+        return started.gpu_growth_bytes if started else None
 
     def note(self, row: LegRow) -> None:
         """Look at a finished leg: an arm that died, or answered nothing at all, is not used again as it is."""
@@ -152,8 +158,8 @@ class Pair:
         if plan.argv is not None:
             starts.note(self._logs, plan, time.monotonic() - began)
         if isinstance(server, ServerProcess):
-            self._available_before[arm] = before.available_bytes
-            self._note_start(startup.row(arm, server, before, repetition))
+            self._starts[arm] = startup.row(arm, server, before, repetition)
+            self._note_start(self._starts[arm])
         if plan.kind == "vllm":
             # What is installed was compared before the start; this is what really answers at the port.
             verify_running(server.url, self._plan.recipe.oracle.platform)
@@ -170,7 +176,7 @@ class Pair:
     def _stop(self, arm: Arm) -> None:
         with deferred():
             server = self._servers.pop(arm, None)
-            self._available_before.pop(arm, None)
+            self._starts.pop(arm, None)
             if server is not None:
                 server.stop()
                 if not self._servers and server.pid is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gate.arm.process import ServerProcess
+from gate.lock import visible
 from gate.observe import memory, pagecache
+from gate.observe.gpu import gpus, used_bytes
 from gate.observe.pagecache import Residency
 from gate.observe.rows import Arm, StartRow
 from gate.plan import ArmPlan
@@ -20,6 +23,8 @@ class Before:
     started_at: str
     """ISO 8601 UTC."""
     available_bytes: int
+    gpu_used_bytes: int | None
+    """On the cards that CUDA_VISIBLE_DEVICES leaves visible; None without one."""
     cache: Residency | None
     """Of the checkpoint's files; None where they cannot be looked at."""
 
@@ -29,6 +34,7 @@ def look(plan: ArmPlan) -> Before:
     return Before(
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         available_bytes=memory.available_bytes(),
+        gpu_used_bytes=used_bytes(_cards()),
         cache=_cache(Path(plan.checkpoint)),
     )
 
@@ -36,7 +42,7 @@ def look(plan: ArmPlan) -> Before:
 def row(arm: Arm, server: ServerProcess, before: Before, repetition: int) -> StartRow:
     """The record of a server that is ready."""
     tree = memory.tree(server.pid)
-    cache = before.cache
+    cache, used = before.cache, used_bytes(_cards())
     return StartRow(
         arm=arm,
         start_id=server.start_id,
@@ -50,8 +56,13 @@ def row(arm: Arm, server: ServerProcess, before: Before, repetition: int) -> Sta
         checkpoint_resident_bytes=cache.resident_bytes if cache else None,
         available_before_bytes=before.available_bytes,
         available_drop_bytes=before.available_bytes - memory.available_bytes(),
+        gpu_growth_bytes=None if used is None or before.gpu_used_bytes is None else used - before.gpu_used_bytes,
         load_peak_rss_bytes=memory.own_peaks_bytes(tree),
     )
+
+
+def _cards() -> tuple[str, ...]:
+    return visible(os.environ.get("CUDA_VISIBLE_DEVICES"), [(card.index, card.uuid) for card in gpus()])
 
 
 def _cache(folder: Path) -> Residency | None:

@@ -13,7 +13,7 @@ from gate.metrics.e2el import e2el_ms
 from gate.metrics.host_drop import host_drop_bytes
 from gate.metrics.itl import itl_ms
 from gate.metrics.output_throughput import output_throughput
-from gate.metrics.peak_gpu import peak_gpu_bytes, reported_gpu_bytes
+from gate.metrics.peak_gpu import peak_gpu_bytes, reported_gpu_bytes, started_gpu_bytes
 from gate.metrics.peak_host_pss import peak_host_pss_bytes
 from gate.metrics.peak_host_rss import peak_host_rss_bytes
 from gate.metrics.request_throughput import request_throughput
@@ -100,7 +100,7 @@ AXES: tuple[Axis, ...] = (
 """Every axis of the requests. Which of them a run reports is axes_for's."""
 
 SERVER_AXES: tuple[Axis, ...] = (
-    _of_server("peak_gpu_bytes", peak_gpu_bytes, reported_gpu_bytes),
+    _of_server("peak_gpu_bytes", peak_gpu_bytes, reported_gpu_bytes, started_gpu_bytes),
     _of_server("peak_host_rss_bytes", peak_host_rss_bytes),
     _of_server("peak_host_pss_bytes", peak_host_pss_bytes),
     _of_server("host_drop_bytes", host_drop_bytes, shared=True),

@@ -64,9 +64,13 @@ def users(uuids: Uuids = None) -> tuple[dict[int, int | None], ...] | None:
 
 
 def bytes_of(pids: frozenset[int], cards: tuple[dict[int, int | None], ...] | None) -> int | None:
-    """GPU memory of these processes; None where none is listed: no GPU, another pid namespace, unified memory."""
-    found = [size for card in cards or () for pid, size in card.items() if pid in pids and size is not None]
-    return sum(found) if found else None
+    """GPU memory of these processes; None where none is listed: no GPU, another pid namespace, unified memory.
+
+    One that is listed without a figure makes the sum unknown: a part of it would flatter.
+    """
+    found = [size for card in cards or () for pid, size in card.items() if pid in pids]
+    known = [size for size in found if size is not None]
+    return sum(known) if known and len(known) == len(found) else None
 
 
 def used_bytes(uuids: Uuids = None) -> int | None:

@@ -114,6 +114,8 @@ class LegRow(Row):
     then both arms'."""
     gpu_reported_bytes: int | None = None
     """Device memory by the server's own word, for where the driver gives none by process."""
+    gpu_start_bytes: int | None = None
+    """StartRow.gpu_growth_bytes of the server's start, for where neither the driver nor the server tells."""
     gpu_foreign_processes: tuple[str, ...] | None = None
     """`pid 7 (python)`: processes of neither arm on a GPU of the run; None where NVML does not tell whose is whose."""
     gpu_used_before_bytes: int | None = None
@@ -161,6 +163,8 @@ class StartRow(Row):
     """MemAvailable just before the spawn."""
     available_drop_bytes: int | None = None
     """How far MemAvailable had fallen at ready."""
+    gpu_growth_bytes: int | None = None
+    """Memory in use on the run's GPUs at ready, by whomever, less that before the spawn; the lock keeps others away."""
     load_peak_rss_bytes: int | None = None
     """Σ VmHWM of the process tree at ready: each process's own peak since its start."""
     wanted_cache: CacheState | None = None

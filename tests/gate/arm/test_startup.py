@@ -93,6 +93,23 @@ def test_the_port_is_stamped_once_and_readiness_when_it_comes(
     assert stamps.ready_ns == stamps.port_open_ns + 100
 
 
+def test_what_a_start_adds_to_the_gpus_is_their_use_at_ready_less_that_before(
+    tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter([1000, 5000])
+    monkeypatch.setattr(startup, "used_bytes", lambda _cards: next(readings))
+    plan = arm_plan(checkpoint, free_port())
+    before = startup.look(plan)
+    server = process.launch(plan, tmp_path / "log", 60)
+    server.stop()
+    assert startup.row("candidate", server, before, 0).gpu_growth_bytes == 4000
+
+
+def test_without_a_gpu_nothing_was_added(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "used_bytes", lambda _cards: None)
+    assert startup.look(arm_plan(checkpoint, 1)).gpu_used_bytes is None
+
+
 def test_a_folder_that_cannot_be_looked_at_leaves_the_page_cache_unknown(tmp_path: Path) -> None:
     assert startup.look(arm_plan(tmp_path / "nowhere", 1)).cache is None
 
@@ -114,7 +131,7 @@ def test_a_pair_reports_each_start_and_the_memory_before_it_while_it_is_alone(
 
 def test_starts_are_kept_in_order_and_a_run_without_them_has_none(tmp_path: Path, checkpoint: Path) -> None:
     plan, place = plan_of(checkpoint, "both"), Store(tmp_path / "run")
-    place.create(plan, RunFile(run_id="r", host="h", started_at="x"))
+    place.create(plan, RunFile(run_id="r", host="h", started_at="2026-01-01T00:00:00+00:00"))
     assert read_run(place.folder).starts == ()
     rows = [
         StartRow(arm=arm, start_id=str(k), started_at="x", repetition=k, spawn_ns=k)

@@ -10,7 +10,7 @@ from gate.cells import covers
 from gate.judge import judge
 from gate.metrics import AXES, SERVER_AXES, server_axes_for
 from gate.metrics.host_drop import host_drop_bytes
-from gate.metrics.peak_gpu import peak_gpu_bytes, reported_gpu_bytes
+from gate.metrics.peak_gpu import peak_gpu_bytes, reported_gpu_bytes, started_gpu_bytes
 from gate.metrics.peak_host_pss import peak_host_pss_bytes
 from gate.metrics.peak_host_rss import peak_host_rss_bytes
 from gate.observe.rows import LegRow, Verdict
@@ -62,17 +62,19 @@ def test_each_axis_reads_its_own_figure() -> None:
     row = leg(
         gpu_peak_bytes=1,
         gpu_reported_bytes=2,
+        gpu_start_bytes=6,
         server_peak_rss_bytes=3,
         server_peak_pss_bytes=4,
         host_available_drop_bytes=5,
     )
-    assert [peak_gpu_bytes(row), reported_gpu_bytes(row)] == [1, 2]
+    assert [peak_gpu_bytes(row), reported_gpu_bytes(row), started_gpu_bytes(row)] == [1, 2, 6]
     assert [peak_host_rss_bytes(row), peak_host_pss_bytes(row), host_drop_bytes(row)] == [3, 4, 5]
     assert {axis.name: axis.sources[0](row) for axis in SERVER_AXES} == dict(zip(FIELDS, (1, 3, 4, 5), strict=True))
 
 
 def test_what_was_not_read_is_none_and_a_host_that_gained_memory_tells_nothing() -> None:
-    assert [source(leg()) for axis in SERVER_AXES for source in axis.sources] == [None] * 5
+    assert [source(leg()) for axis in SERVER_AXES for source in axis.sources] == [None] * 6
+    assert [started_gpu_bytes(leg(gpu_start_bytes=size)) for size in (-1, 0, 1)] == [None, None, 1]
     assert host_drop_bytes(leg(host_available_drop_bytes=-GIB)) is None
     assert host_drop_bytes(leg(host_available_drop_bytes=0)) is None
     assert host_drop_bytes(leg(host_available_drop_bytes=1)) == 1
@@ -118,6 +120,12 @@ def test_where_the_driver_is_silent_about_one_arm_both_arms_own_word_counts(buil
     found = cells(judge(with_memory(build, build.run(), told, silent)), "peak_gpu_bytes")
     assert {cell.ratio for cell in found} == {2.0}
     assert {cell.candidate_median for cell in found} == {8 * GIB}
+
+
+def test_where_neither_tells_it_is_what_each_start_added(build: Any) -> None:
+    ours, theirs = {"gpu_reported_bytes": GIB, "gpu_start_bytes": 4 * GIB}, {"gpu_start_bytes": 12 * GIB}
+    found = cells(judge(with_memory(build, build.run(), ours, theirs)), "peak_gpu_bytes")
+    assert {cell.ratio for cell in found} == {3.0}
 
 
 def test_memory_that_nobody_tells_leaves_that_axis_alone_undecided(build: Any) -> None:

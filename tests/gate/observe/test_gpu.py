@@ -62,8 +62,9 @@ def test_memory_of_listed_processes_and_of_none(cards: list[Card]) -> None:
     cards[1].users = {1: 6, 9: 7}
     users = gpu.users()
     assert users == ({1: 5, 2: None}, {1: 6, 9: 7})
-    assert gpu.bytes_of(frozenset({1, 2}), users) == 11
+    assert gpu.bytes_of(frozenset({1, 3}), users) == 11
     assert gpu.bytes_of(frozenset({2}), users) is None
+    assert gpu.bytes_of(frozenset({1, 2}), users) is None
     assert gpu.bytes_of(frozenset({1}), None) is None
 
 
