@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from mutations import Mutant
 
@@ -27,6 +28,9 @@ PYTEST = (
 )
 """Without what costs each start a tenth of a second: tracebacks, garbage collections, plugins of other packages."""
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+hypothesis.settings.register_profile("mutants", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("mutants")
+"""A busy machine must not look like a test that notices, nor luck like one that never does."""
 
 
 @dataclass(frozen=True, slots=True)
