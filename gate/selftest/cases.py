@@ -24,7 +24,7 @@ from gate.observe.rows import LegRow, RequestRow, Verdict
 from gate.observe.rundata import RunData
 from gate.plan import PlannedLeg
 from gate.report.model import Report
-from gate.selftest import arm_faults, refusals, time_faults
+from gate.selftest import arm_faults, refusals, time_faults, token_faults
 from gate.selftest.good_run import MS, Build
 from gate.workload import Prompt
 
@@ -85,6 +85,8 @@ def break_it(run: RunData, fault: dict[str, Any]) -> RunData:
     changes = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     if on in arm_faults.KINDS:
         return arm_faults.break_it(run, fault)
+    if on in token_faults.KINDS:
+        return token_faults.break_it(run, fault)
     if on == "identity":
         return Build.alter_identity(run, fault["arm"], **changes)
     if on == "arm":
