@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from gate import run as gate_run
 from gate.compare import baseline
 from gate.compare.record import Baseline
 from gate.conclude import conclude, stored
 from gate.observe import store
+from gate.plan import plan_hash
 from gate.report import terminal
 from tests.gate.compare.conftest import Keep
 from tests.gate.compare.test_comparison import ahead
@@ -85,3 +87,12 @@ def test_a_run_of_a_host_without_one_has_none(keep: Keep, build: Any) -> None:
     folder = keep(build.run(), "20260101", whole=True)
     assert stored(folder).regression is None
     assert "regression" not in terminal.render(stored(folder))
+
+
+def test_a_run_begins_by_looking_for_it(keep: Keep, build: Any) -> None:
+    run = build.run(ahead(0.2))
+    place = store.Store(keep(run, "20260101").with_name("20260102"))
+    plan = run.plan.model_copy(update={"plan_id": plan_hash(run.plan)})
+    place.create(plan, store.RunFile(run_id="20260102", host="box", started_at=run.started_at, machine=run.machine))
+    gate_run.bring(plan, run.machine, place)
+    assert named(store.read_run(place.folder).baseline) == "20260101"
