@@ -37,7 +37,7 @@ def offsets(candidate: Sequence[float], oracle: Sequence[float]) -> dict[str, fl
     if not candidate or not oracle:
         return {}
     pairs = {name: (statistic(candidate), statistic(oracle)) for name, statistic in STATISTICS.items()}
-    return {name: ours / theirs - 1 for name, (ours, theirs) in pairs.items() if theirs > 0}
+    return {name: (ours - theirs) / theirs for name, (ours, theirs) in pairs.items() if theirs > 0}
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

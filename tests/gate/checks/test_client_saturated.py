@@ -23,6 +23,7 @@ def test_thirty_percent_of_a_core_is_the_limit(build: Any, found: Any) -> None:
     (finding,) = found(build.alter_leg(run, leg, client_cpu_s=0.31 * full))
     assert (finding.code, finding.leg_id) == ("client-saturated", leg)
     assert "31 % of a core; expected at most 30 %" in finding.message
+    assert finding.beyond == pytest.approx(0.31 / 0.3)
 
 
 def test_loop_lag_may_be_what_repetitions_may_differ_by(build: Any, found: Any) -> None:

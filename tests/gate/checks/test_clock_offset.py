@@ -20,7 +20,10 @@ def clocked(build: Any, run: Any, arm: str, concurrency: int, mhz: float, since:
 @pytest.mark.parametrize("arm", ["candidate", "oracle"])
 def test_one_percent_is_the_limit_either_way(build: Any, found: Any, arm: str) -> None:
     run = build.run()
-    assert found(clocked(build, run, arm, 2, 1980 * 1.0095)) == []
+    both = clocked(build, clocked(build, run, "oracle", 2, 2000.0), "candidate", 2, 2000.0)
+    assert found(clocked(build, both, arm, 2, 2020.0 if arm == "candidate" else 1981.0)) == []
+    (closest, _) = found(clocked(build, both, "candidate", 2, 2021.0))
+    assert closest.beyond == pytest.approx(1.05)
     findings = found(clocked(build, run, arm, 2, 1980 * 1.012))
     assert [(f.code, f.concurrency, f.arm, f.leg_id) for f in findings] == [("clock-offset", 2, None, None)] * 2
     assert f"the median of gpu0's SM clock is {'+1.2' if arm == 'candidate' else '-1.2'} %" in findings[0].message
@@ -35,7 +38,8 @@ def test_equal_medians_are_not_enough(build: Any, found: Any) -> None:
 
 
 def test_exactly_one_percent_is_allowed_and_nothing_is_no_offset() -> None:
-    assert offsets([101.0], [100.0]) == {"median": pytest.approx(0.01), "mean": pytest.approx(0.01)}
+    assert offsets([101.0], [100.0]) == {"median": 0.01, "mean": 0.01}
+    assert offsets([0.5], [0.5]) == {"median": 0.0, "mean": 0.0}
     assert offsets([], [100.0]) == offsets([100.0], []) == offsets([100.0], [0.0]) == {}
 
 

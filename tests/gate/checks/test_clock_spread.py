@@ -23,6 +23,7 @@ def test_a_clock_that_differs_between_legs_differs_too(build: Any, found: Any) -
     moved = build.alter_telemetry(run, build.leg_id(run, "oracle", 1, 2), CLOCK, lambda _: 2190.0)
     (finding,) = found(moved, "clock-spread")
     assert finding.arm == "oracle"
+    assert finding.beyond == pytest.approx(210 / 1980 / 0.05)
     assert "gpu0's SM clock ran from 1980 to 2190 MHz in the oracle's legs at c1, 10.6 % apart" in finding.message
 
 

@@ -30,6 +30,15 @@ def test_three_times_the_spread_is_the_limit(
         assert f"{name} of the first 2 requests was 15 % above that of the later ones" in findings[0].message
 
 
+def test_exactly_the_limit_is_allowed(build: Any, found: Any, stretch: Any) -> None:
+    """50 ms and 87.5 ms are 0.75 apart, which three times a spread of 0.25 is."""
+    run = build.run(protocol={"max_spread": 0.25})
+    leg = build.leg_id(run, "oracle", 2, 1)
+    assert codes(found(stretch(run, leg, ttft={0: 1.75, 1: 1.75}))) == set()
+    (finding,) = found(stretch(run, leg, ttft={0: 2.5, 1: 2.5}), "cold-first-requests")
+    assert finding.beyond == 2
+
+
 def test_one_fast_first_request_shows_that_the_server_was_warm(build: Any, found: Any, stretch: Any) -> None:
     """The other one waited behind it: that is a queue."""
     run = build.run()

@@ -31,6 +31,7 @@ def test_one_gibibyte_is_the_limit(build: Any, found: Any, field: str, sign: int
     (finding,) = found(build.alter_leg(run, leg, **{field: good + sign * (GIB + 1)}))
     assert (finding.code, finding.leg_id) == ("memory-not-returned", leg)
     assert f"1.00 GiB of {where} memory were gone since {build.leg_id(run, 'oracle', 1, 0)}" in finding.message
+    assert found(build.alter_leg(run, leg, **{field: good + sign * 3 * GIB}))[0].beyond == 3
     assert found(build.alter_leg(run, leg, **{field: good - sign * 60 * GIB})) == []
 
 

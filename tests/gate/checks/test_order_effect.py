@@ -33,6 +33,8 @@ def test_an_order_effect_voids_the_axis_though_every_arm_is_within_its_spread(bu
     assert {"output_throughput", "ttft_median_ms", "tpot_median_ms"} <= axes(findings)
     assert {f.concurrency for f in findings} == {1, 2}
     assert "running first moves the candidate by -3.0 %; expected at most" in findings[0].message
+    allowed = max(0.01, noise([0.0, 0.0], [0.0, 0.0], assumed(0.01)))
+    assert findings[0].beyond == pytest.approx(-math.log(0.97) / allowed, rel=1e-3)
 
 
 @pytest.mark.parametrize(("factor", "void"), [(0.991, False), (0.985, True), (1.0151, True)])

@@ -25,6 +25,7 @@ def test_a_hole_of_more_than_two_seconds_voids_the_leg(build: Any, found: Any, n
     (finding,) = found(build.alter_telemetry(run, leg, name, None, 0.38, 0.6))
     assert (finding.code, finding.leg_id) == ("telemetry-hole", leg)
     assert f"no {name} for 2." in finding.message
+    assert finding.beyond == pytest.approx(10 / 39 * 10.14 / 2, rel=0.01)
 
 
 def test_samples_without_a_value_are_no_samples(build: Any, found: Any) -> None:

@@ -15,6 +15,7 @@ def test_fifteen_degrees_are_the_limit(build: Any, found: Any, celsius: float, v
     findings = found(build.alter_telemetry(run, build.leg_id(run), TEMPERATURE, lambda _: celsius))
     codes = [(f.code, f.arm, f.concurrency) for f in findings]
     assert codes == ([("temperature-unsettled", "candidate", 2)] if void else [])
+    assert [f.beyond for f in findings] == ([pytest.approx(16 / 15)] if void else [])
 
 
 def test_the_mean_of_a_leg_counts(build: Any, found: Any) -> None:

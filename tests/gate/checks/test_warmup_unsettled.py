@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from gate.checks.warmup_unsettled import drift
+from gate.checks.evidence import Evidence
+from gate.checks.warmup_unsettled import check, drift
 
 LONG = {"workload": {"requests_per_stream": 8}}
 
@@ -31,6 +33,24 @@ def test_a_drift_beyond_the_spread_voids_the_leg(build: Any, found: Any, stretch
     assert unsettled(findings) == {leg}
     name, share = {"ttft": "TTFT", "itl": "median ITL"}[what], "+6 %" if sign > 0 else "-6 %"
     assert f"{name} drifted by at least {share} over the leg; expected at most 5 %" in findings[0].message
+
+
+@pytest.mark.parametrize(("spread", "void"), [(0.25, False), (0.125, True)])
+def test_exactly_the_spread_is_allowed(build: Any, spread: float, void: bool) -> None:
+    """TTFTs of 35, 40 and 45 ms at sends a second apart drift by 10 in 40."""
+    run = build.run(workload={"requests_per_stream": 3}, protocol={"max_spread": spread})
+    leg = build.leg_id(run, "oracle", 1, 1)
+
+    def paced(row: Any) -> Any:
+        sent = (10 + row.index) * 10**9
+        first = sent + (35 + 5 * row.index) * 10**6
+        stamps = tuple(first + k * 10**7 for k in range(8))
+        times = {"sent_ns": sent, "first_token_ns": first, "last_token_ns": stamps[-1], "end_ns": stamps[-1]}
+        return row.model_copy(update=times | {"token_times_ns": stamps})
+
+    requests = tuple(paced(row) if row.leg_id == leg else row for row in run.requests)
+    findings = list(check(Evidence.of(dataclasses.replace(run, requests=requests))))
+    assert [finding.beyond for finding in findings] == ([2.0] if void else [])
 
 
 def test_scatter_is_no_drift(build: Any, found: Any, stretch: Any) -> None:
