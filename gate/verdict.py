@@ -120,14 +120,12 @@ def family(decisions: Sequence[Decision], floor: float) -> tuple[Decision, ...]:
 
     p is that of "not below the floor"; where a look has only a part of α, p is raised by as much.
     """
-    measured = [d for d in decisions if d.interval is not None]
-    p_values = adjusted([_p(d.interval, floor) for d in measured if d.interval is not None])
-    p_of = {id(decision): p for decision, p in zip(measured, p_values, strict=True)}
+    intervals = {k: decision.interval for k, decision in enumerate(decisions) if decision.interval is not None}
+    p_of = dict(zip(intervals, adjusted([_p(interval, floor) for interval in intervals.values()]), strict=True))
     result = []
-    for decision in decisions:
-        p = p_of.get(id(decision))
-        if decision.verdict is Verdict.FAIL and p is not None and p > FAMILY_ALPHA:
-            message = f"below the floor by itself, but p = {p:.3f} over {len(measured)} primary cells"
+    for k, decision in enumerate(decisions):
+        if decision.verdict is Verdict.FAIL and p_of[k] > FAMILY_ALPHA:
+            message = f"below the floor by itself, but p = {p_of[k]:.3f} over {len(intervals)} primary cells"
             reason = Reason(code="multiplicity", message=message, hint="add repetitions")
             decision = replace(decision, verdict=Verdict.INCONCLUSIVE, reasons=(reason, *decision.reasons))
         result.append(decision)
