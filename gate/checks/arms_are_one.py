@@ -31,10 +31,10 @@ SAME_START_S = 0.05
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})
 
 
-def address(url: str) -> tuple[str, int]:
+def address(url: str) -> tuple[str | None, int]:
     parts = urlsplit(url)
-    host = (parts.hostname or "").lower()
-    return ("loopback" if host in LOOPBACK else host), parts.port or (443 if parts.scheme == "https" else 80)
+    host = "loopback" if parts.hostname in LOOPBACK else parts.hostname
+    return host, parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def started_s(start_id: str) -> float | None:
@@ -63,22 +63,22 @@ def one_process(evidence: Evidence) -> str | None:
     return None
 
 
-def posing(planned: ArmPlan, candidate: Identity | None, oracle: Identity | None) -> bool:
-    """The plan says engine; the server says neither that nor another version than the oracle's."""
+def posing(planned: ArmPlan, candidate: Identity | None, oracle: Identity | None) -> str | None:
+    """The version that both report, where the plan says engine and the server does not."""
     if planned.kind != "engine" or candidate is None or oracle is None or "engine" in candidate.extra:
-        return False
-    return candidate.version is not None and candidate.version == oracle.version
+        return None
+    return candidate.version if candidate.version == oracle.version else None
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
     candidate, oracle = evidence.arm_plan("candidate"), evidence.arm_plan("oracle")
     process = one_process(evidence)
+    version = posing(candidate, evidence.identity("candidate"), evidence.identity("oracle"))
     if address(candidate.url) == address(oracle.url):
         message = f"both arms are at {oracle.url}; expected two servers"
     elif process is not None:
         message = f"{process}; expected two servers"
-    elif posing(candidate, evidence.identity("candidate"), evidence.identity("oracle")):
-        version = (evidence.identity("oracle") or evidence.run.identities[0]).version
+    elif version is not None:
         message = f"the candidate does not say that it is the engine, and has the oracle's version {version}"
     else:
         return

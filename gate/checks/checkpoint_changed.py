@@ -27,13 +27,13 @@ HINT = "find out who writes to that folder, and start a new run"
 SHOWN = 12
 
 
-def changed(evidence: Evidence, arm: Arm) -> tuple[str, str] | None:
-    """(when, digest found) of the first look that differs from the plan."""
+def changed(evidence: Evidence, arm: Arm) -> tuple[str, str, str] | None:
+    """(when, digest found, digest planned) of the first look that differs from the plan."""
     planned = evidence.arm_plan(arm).checkpoint_digest
     for look in evidence.run.pins:
         found = look.checkpoints.get(arm)
         if planned is not None and found is not None and found != planned:
-            return look.when, found
+            return look.when, found, planned
     return None
 
 
@@ -41,8 +41,8 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     for arm in ARMS:
         found = changed(evidence, arm)
         if found is not None:
-            when, digest = found
-            planned, folder = evidence.arm_plan(arm).checkpoint_digest or "", evidence.arm_plan(arm).checkpoint
+            when, digest, planned = found
+            folder = evidence.arm_plan(arm).checkpoint
             message = (
                 f"the {arm}'s checkpoint {folder} has digest {digest[:SHOWN]} at the {when}; "
                 f"expected {planned[:SHOWN]}, as planned"

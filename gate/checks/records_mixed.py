@@ -64,5 +64,6 @@ def check(evidence: Evidence) -> Iterator[Finding]:
             yield void_leg(CODE, leg, f"its requests have the stamps of {twin}'s; expected records of its own", HINT)
 
 
-def _seconds(text: str) -> datetime:
-    return datetime.fromisoformat(text).replace(microsecond=0)
+def _seconds(text: str) -> int:
+    """Unix time, cut to whole seconds: a run's own stamps have no more."""
+    return int(datetime.fromisoformat(text).timestamp())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ def started(build: Any, run: Any, arm: str, start_id: str) -> Any:
         ("http://127.0.0.1:8000", "http://localhost:8000", True),
         ("http://[::1]:8000", "http://127.0.0.1:8000", True),
         ("http://127.0.0.1:8000", "http://127.0.0.1:8001", False),
+        ("http://0.0.0.0:8000", "http://127.0.0.1:8000", True),
         ("http://box:8000", "http://BOX:8000", True),
         ("http://box:8000", "http://127.0.0.1:8000", False),
         ("http://box", "http://box:80", True),
@@ -85,3 +87,33 @@ def test_the_oracle_behind_the_engines_name(build: Any, found: Any) -> None:
 )
 def test_one_sign_alone_is_not_enough(build: Any, found: Any, changes: dict[str, Any]) -> None:
     assert found(build.alter_identity(build.run(), "candidate", **changes), CODE) == []
+
+
+def test_an_address_is_a_host_and_a_port() -> None:
+    assert address("http://localhost:8000") == ("loopback", 8000)
+    assert address("https://box") == ("box", 443)
+
+
+def test_start_times_are_compared_and_not_added(build: Any, found: Any) -> None:
+    run = started(build, started(build, build.run(), "candidate", "1@100.00"), "oracle", "2@100.04")
+    (finding,) = found(build.alter_identity(run, "candidate", version="1.0"))
+    assert "started within 0.04 s" in finding.message
+
+
+@pytest.mark.parametrize("silent", ["candidate", "oracle"])
+def test_one_start_time_is_nothing_to_compare(build: Any, found: Any, silent: str) -> None:
+    run = started(build, started(build, build.run(), "candidate", "1@100.00"), "oracle", "2@100.00")
+    run = build.alter_identity(started(build, run, silent, "attached"), "candidate", version="1.0")
+    assert found(run, CODE) == []
+
+
+@pytest.mark.parametrize("arm", ["candidate", "oracle"])
+def test_an_arm_without_an_identity_is_nobody(build: Any, found: Any, arm: str) -> None:
+    run = build.alter_identity(build.run(), "candidate", version="1.0", extra={})
+    run = dataclasses.replace(run, identities=tuple(one for one in run.identities if one.arm != arm))
+    assert found(run, CODE) == []
+
+
+def test_two_versions_that_are_not_told_are_not_one(build: Any, found: Any) -> None:
+    run = build.alter_identity(build.run(), "candidate", version=None, extra={})
+    assert found(build.alter_identity(run, "oracle", version=None), CODE) == []

@@ -37,3 +37,11 @@ def test_a_folder_that_is_not_known_is_not_judged(build: Any, found: Any) -> Non
     run = build.run()
     plan = run.plan.model_copy(update={"oracle": run.plan.oracle.model_copy(update={"checkpoint_digest": None})})
     assert found(dataclasses.replace(run, plan=plan), CODE) == []
+
+
+def test_digests_are_cut_to_twelve_digits(build: Any, found: Any) -> None:
+    run = looked(build.run(), "end", {"oracle": "0123456789abcdef"})
+    changed = run.plan.oracle.model_copy(update={"checkpoint_digest": "fedcba9876543210"})
+    run = looked(run, "start", {})
+    (finding,) = found(dataclasses.replace(run, plan=run.plan.model_copy(update={"oracle": changed})), CODE)
+    assert "digest 0123456789ab at the end; expected fedcba987654, as planned" in finding.message

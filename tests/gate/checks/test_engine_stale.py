@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -33,3 +34,15 @@ def test_both_must_be_known(served: object, planned: str | None, answer: bool) -
 def test_an_engine_that_reports_none_is_not_judged(build: Any, found: Any) -> None:
     assert found(build.alter_identity(build.run(), "candidate", extra={"engine": "x", "manifest": "null"})) == []
     assert found(build.alter_identity(build.run(), "candidate", extra={"engine": "x", "manifest": "{"})) == []
+
+
+def test_digests_are_cut_to_twelve_digits(build: Any, found: Any) -> None:
+    run = made_of(build, build.run(), source_sha256="0123456789abcdef")
+    planned = run.plan.candidate.model_copy(update={"source_sha256": "fedcba9876543210"})
+    run = dataclasses.replace(run, plan=run.plan.model_copy(update={"candidate": planned}))
+    (finding,) = found(run)
+    assert finding.message.endswith("sources 0123456789ab; expected fedcba987654, as planned")
+
+
+def test_an_arm_without_an_identity_has_no_sources(build: Any, found: Any) -> None:
+    assert found(dataclasses.replace(build.run(), identities=()), "engine-stale") == []

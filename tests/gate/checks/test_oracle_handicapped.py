@@ -10,6 +10,17 @@ import pytest
 from tests.gate.checks.test_settings_differ import said
 
 CODE = "oracle-handicapped"
+SLOW = (
+    "PYTHONASYNCIODEBUG",
+    "PYTHONDEVMODE",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_COMPILE_DISABLE",
+    "TORCH_LOGS",
+    "VLLM_COMPUTE_NANS_IN_LOGITS",
+    "VLLM_DEBUG_LOG_API_SERVER_RESPONSE",
+    "VLLM_TORCH_PROFILER_DIR",
+    "VLLM_TRACE_FUNCTION",
+)
 
 
 def planned(run: Any, arm: str, **changes: Any) -> Any:
@@ -53,7 +64,10 @@ def test_a_profiler_slows_any_machine(build: Any, found: Any, gpu: bool) -> None
         ("VLLM_LOGGING_LEVEL", "INFO", 0),
         ("TORCH_DISTRIBUTED_DEBUG", "OFF", 0),
         ("TORCH_DISTRIBUTED_DEBUG", "DETAIL", 1),
+        ("PYTHONDEVMODE", "false", 0),
+        ("PYTHONDEVMODE", "False", 0),
         ("SOMETHING_ELSE", "1", 0),
+        *((name, "1", 1) for name in SLOW),
     ],
 )
 def test_variables_that_slow(build: Any, found: Any, name: str, value: str, faults: int) -> None:
@@ -67,3 +81,10 @@ def test_the_candidates_own_variables_are_its_own_loss(build: Any, found: Any) -
 
 def test_an_oracle_that_said_nothing(build: Any, found: Any) -> None:
     assert found(build.alter_identity(build.run(), "oracle", extra={}), CODE) == []
+
+
+def test_an_oracle_without_an_identity_has_its_command_line_alone(build: Any, found: Any) -> None:
+    run = dataclasses.replace(build.run(), identities=())
+    assert found(run, CODE) == []
+    (finding,) = found(planned(run, "oracle", argv=("--enforce-eager",)), CODE)
+    assert "held back: --enforce-eager; expected" in finding.message

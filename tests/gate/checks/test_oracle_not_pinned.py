@@ -72,3 +72,7 @@ def test_both_arms_of_an_aa_run_are_judged(build: Any, found: Any) -> None:
     run = build.alter_identity(run, "candidate", version="9")
     plan = run.plan.model_copy(update={"candidate": run.plan.candidate.model_copy(update={"kind": "vllm"})})
     assert {finding.arm for finding in found(dataclasses.replace(run, plan=plan), CODE)} == {"candidate", "oracle"}
+
+
+def test_an_arm_without_an_identity_has_no_version(build: Any, found: Any) -> None:
+    assert found(dataclasses.replace(build.run(), identities=()), CODE) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -30,3 +31,7 @@ def test_a_processor_run_is_all_reference(build: Any, found: Any) -> None:
 
 def test_what_is_not_reported_is_not_judged(build: Any, found: Any) -> None:
     assert found(made_of(build, build.run(), device=None, reference_ops=None, dequantised_copy_bytes=None)) == []
+
+
+def test_an_arm_without_an_identity_has_no_manifest(build: Any, found: Any) -> None:
+    assert found(dataclasses.replace(build.run(), identities=()), "reference-fallback") == []
