@@ -335,7 +335,9 @@ def _leg(folder: Path, leg_id: str) -> tuple[LegRow, ...]:
     rows = parquet.read(LegRow, path)
     if [row.leg_id for row in rows] != [leg_id]:
         told = ", ".join(row.leg_id for row in rows[:3]) or "no leg"
-        raise StorageError(f"{path} holds {told}", expected=f"one row, of {leg_id}", hint="restore it, or measure again")
+        raise StorageError(
+            f"{path} holds {told}", expected=f"one row, of {leg_id}", hint="restore it, or measure again"
+        )
     return rows
 
 
