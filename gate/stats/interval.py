@@ -1,6 +1,6 @@
 """6 Interval of the mean paired log ratio: moderated paired t.
 
-    s²  = sample variance of the n paired log ratios (0 df when n = 1)
+    s²  = sample variance of the n paired log ratios; (n−1)·s² is the sum of squares about their mean
     s̃²  = (d0·s0² + (n−1)·s²) / (d0 + n − 1)                      s0, d0 from the band
     CI  = mean ± t(1 − α/2; d0 + n − 1) · √(s̃²/n + τ²)           τ from the band: what no pair of one gate can show
 
@@ -47,9 +47,9 @@ def moderated(log_ratios: Sequence[float], band: Band, confidence: float = CONFI
     if n == 0:
         return None
     mean = statistics.fmean(log_ratios)
-    variance = statistics.variance(log_ratios, mean) if n > 1 else 0.0
+    squares = sum((value - mean) ** 2 for value in log_ratios)
     df = band.prior_df + n - 1
-    pooled = (band.prior_df * band.prior_sd**2 + (n - 1) * variance) / df if df > 0 else 0.0
+    pooled = (band.prior_df * band.prior_sd**2 + squares) / df if df > 0 else 0.0
     if pooled <= 0:
         return None
     standard_error = math.sqrt(pooled / n + band.between_sd**2)

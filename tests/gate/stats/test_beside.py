@@ -14,6 +14,8 @@ from gate.stats import modes, order
 from gate.stats.cycles import in_cycles, vanishes
 from gate.stats.interval import Interval
 
+Ends = tuple[float, float, float]
+"""Mean, low and high end."""
 FLOATS = st.floats(-0.1, 0.1)
 
 
@@ -73,3 +75,21 @@ class TestCycles:
         assert not vanishes(around(0.009), around(0.0046))
         assert not vanishes(around(0.004), around(0.0))
         assert not vanishes(around(0.02), around(0.006))
+
+    @pytest.mark.parametrize(
+        ("time", "cycles", "gone"),
+        [
+            ((0.008, 0.004, 0.012), (0.002, 0.0, 0.004), True),
+            ((0.008, 0.004, 0.012), (-0.002, -0.004, 0.0), True),
+            ((0.008, 0.004, 0.012), (0.004, -0.001, 0.009), True),
+            ((0.008, 0.004, 0.012), (0.0041, -0.001, 0.009), False),
+            ((0.004, 0.0, 0.008), (0.0, -0.004, 0.004), False),
+            ((-0.004, -0.008, 0.0), (0.0, -0.004, 0.004), False),
+        ],
+        ids=["low end at 0", "high end at 0", "half of it", "more than half", "0 is in time", "0 is in time, below"],
+    )
+    def test_ends_count_as_inside(self, time: Ends, cycles: Ends, gone: bool) -> None:
+        def interval(ends: Ends) -> Interval:
+            return Interval(*ends, 0.002, 6)
+
+        assert vanishes(interval(time), interval(cycles)) is gone
