@@ -250,7 +250,7 @@ def startup(
     port: PortOption = PORT,
     out: OutOption = RESULTS,
 ) -> None:
-    """Start both servers in turns and judge how long they take.
+    """Start both servers in turns; judge how long they take.
 
     From the spawn to the port, to ready, to the first token; the exit code is the verdict on the last.
     """
@@ -303,9 +303,9 @@ def sweep(
     port: PortOption = PORT,
     out: OutOption = RESULTS,
 ) -> None:
-    """Prefill and decode rates over length and depth, as llama-bench has them.
+    """Prefill and decode rates over length and depth.
 
-    One stream, both arms in turns; a table, plots and raw records, no verdict.
+    Named as llama-bench names them. One stream, both arms in turns; a table, plots and raw records, no verdict.
     """
     from gate.inputs import Asked
     from gate.progress import Ui

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gate.observe.capacity import Capacity, text
-from gate.observe.rows import Verdict
+from gate.observe.rows import StartRow, Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
 from gate.units import DASH, GIB, duration, number, percent, ratio
 
@@ -230,11 +230,20 @@ def start_text(report: Report) -> str | None:
     """Each arm's last start, with the page cache it found; None where none was recorded."""
     told = [
         f"{name} {duration(seconds(last.spawn_ns, last.ready_ns))} to ready, its port open after "
-        f"{duration(seconds(last.spawn_ns, last.port_open_ns))}, checkpoint {last.page_cache or 'not looked at'}"
+        f"{duration(seconds(last.spawn_ns, last.port_open_ns))}, checkpoint {_cache(last)}"
         for name, arm in (("candidate", report.candidate), ("oracle", report.oracle))
         for last in arm.starts[-1:]
     ]
     return "; ".join(told) or None
+
+
+def _cache(start: StartRow) -> str:
+    """`cold`, `warm`, or `partly in the page cache (97.2 %)`."""
+    if start.page_cache != "partly" or not start.checkpoint_files_bytes:
+        return start.page_cache or "not looked at"
+    return (
+        f"partly in the page cache ({percent((start.checkpoint_resident_bytes or 0) / start.checkpoint_files_bytes)})"
+    )
 
 
 def seconds(since_ns: int, until_ns: int | None) -> float | None:

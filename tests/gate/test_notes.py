@@ -76,3 +76,6 @@ def test_the_last_start_of_each_arm_is_told_with_its_page_cache(build: Any) -> N
     assert table.start_text(report) == "candidate 2.0 s to ready, its port open after 1.0 s, checkpoint warm"
     assert (len(report.candidate.starts), report.oracle.starts) == (2, ())
     assert table.start_text(judge(build.run())) is None
+    held = {"page_cache": "partly", "checkpoint_files_bytes": 1000, "checkpoint_resident_bytes": 972}
+    some = judge(dataclasses.replace(build.run(), starts=(starts[1].model_copy(update=held),)))
+    assert str(table.start_text(some)).endswith("checkpoint partly in the page cache (97.2 %)")
