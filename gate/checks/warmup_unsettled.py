@@ -50,7 +50,7 @@ def drift(points: Sequence[tuple[float, float]]) -> float | None:
     sxx = sum((x - mean_x) ** 2 for x in xs)
     if sxx <= 0 or mean_y <= 0:
         return None
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / sxx
+    slope = sum((x - mean_x) * y for x, y in points) / sxx
     residual = sum((y - mean_y - slope * (x - mean_x)) ** 2 for x, y in points)
     half = _critical(n - 2) * math.sqrt(residual / (n - 2) / sxx)
     sure = math.copysign(max(0.0, abs(slope) - half), slope)

@@ -42,6 +42,17 @@ def test_a_gpu_run_without_any_clock_is_void_everywhere(build: Any, found: Any) 
     }
 
 
+def test_every_gpu_of_the_run_counts(build: Any, found: Any) -> None:
+    run = build.run()
+    one = next(row for row in run.telemetry if row.name == CLOCK)
+    second = one.model_copy(update={"name": "gpu1.sm_clock_mhz"})
+    findings = found(dataclasses.replace(run, telemetry=(*run.telemetry, second)), "clocks-unsampled")
+    assert len(findings) == 4
+    assert all(f.message.startswith("gpu1 was at work in") for f in findings)
+    nothing = found(dataclasses.replace(run, telemetry=()))
+    assert all(f.message.startswith("gpu0 was at work in 0 of 0") for f in nothing)
+
+
 def test_a_run_without_a_gpu_has_no_clocks_to_sample(build: Any, found: Any) -> None:
     assert found(dataclasses.replace(build.run(gpu=False), telemetry=()), "clocks-unsampled") == []
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gate.checks.cold_first_requests import check, excess
+from gate.checks.cold_first_requests import check, excess, observable
 from gate.checks.evidence import Evidence
 
 
@@ -39,10 +39,24 @@ def test_exactly_the_limit_is_allowed(build: Any, found: Any, stretch: Any) -> N
     assert finding.beyond == 2
 
 
-def test_one_fast_first_request_shows_that_the_server_was_warm(build: Any, found: Any, stretch: Any) -> None:
-    """The other one waited behind it: that is a queue."""
+def test_one_fast_first_request_shows_that_the_server_was_warm(build: Any, stretch: Any) -> None:
+    """The other one waited behind it: that is a queue. The check alone: the load in flight is no longer C."""
     run = build.run()
-    assert codes(found(stretch(run, build.leg_id(run), ttft={1: 2.0}))) == set()
+    assert codes(check(Evidence.of(stretch(run, build.leg_id(run), ttft={1: 2.0})))) == set()
+
+
+def test_a_leg_with_nothing_after_its_first_requests_is_not_judged(build: Any, found: Any) -> None:
+    assert found(build.run(workload={"requests_per_stream": 1}), "cold-first-requests") == []
+
+
+@pytest.mark.parametrize(("lumps", "seen"), [((2, 2, 1, 1), True), ((2, 2, 2), False)])
+def test_what_is_no_buffer_can_be_looked_at(build: Any, lumps: tuple[int, ...], seen: bool) -> None:
+    """Six tokens in four reads are the limit of buffered-stream; a leg without a token shows nothing."""
+    (leg, *_) = Evidence.of(build.run(workload={"output_tokens": 6})).legs
+    row = leg.requests[0]
+    stamps = tuple(row.token_times_ns[k] for k, size in enumerate(lumps) for _ in range(size))
+    assert observable(dataclasses.replace(leg, requests=(row.model_copy(update={"token_times_ns": stamps}),))) == seen
+    assert not observable(dataclasses.replace(leg, requests=()))
 
 
 def test_a_slow_later_request_is_not_cold(build: Any, found: Any, stretch: Any) -> None:
