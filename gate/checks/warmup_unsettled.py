@@ -63,7 +63,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     limit = evidence.plan.recipe.protocol.max_spread
     for leg in [leg for leg in evidence.legs if observable(leg)]:
         for name, measure in MEASURES.items():
-            measured = [(request.sent_ns / 1e9, measure(request)) for request in leg.requests]
+            measured = [(request.sent_ns, measure(request)) for request in leg.requests]
             found = drift([(sent, value) for sent, value in measured if value is not None])
             if found is not None and abs(found) > limit:
                 message = (

@@ -53,6 +53,22 @@ def test_exactly_the_spread_is_allowed(build: Any, spread: float, void: bool) ->
     assert [finding.beyond for finding in findings] == ([2.0] if void else [])
 
 
+def test_a_buffered_stream_and_a_request_without_a_token_are_left_out(build: Any, stretch: Any) -> None:
+    run = build.run(**LONG)
+    leg = build.leg_id(run, "oracle", 1, 1)
+    drifted = stretch(run, leg, drifting(0.03))
+    assert unsettled(check(Evidence.of(drifted))) == {leg}
+
+    def changed(update: Any) -> Any:
+        rows = tuple(row.model_copy(update=update(row)) if row.leg_id == leg else row for row in drifted.requests)
+        return dataclasses.replace(drifted, requests=rows)
+
+    lumped = changed(lambda row: {"token_times_ns": (row.last_token_ns,) * 8})
+    assert unsettled(check(Evidence.of(lumped))) == set()
+    silent = {"first_token_ns": None, "last_token_ns": None, "token_times_ns": (), "tokens_per_event": ()}
+    assert unsettled(check(Evidence.of(changed(lambda row: silent if row.index == 3 else {})))) == {leg}
+
+
 def test_scatter_is_no_drift(build: Any, found: Any, stretch: Any) -> None:
     run = build.run(**LONG)
     leg = build.leg_id(run, "oracle", 1, 1)
