@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from gate import verdict
 from gate.observe.rows import Verdict
@@ -180,6 +181,41 @@ class TestPrior:
         p, sd = band.between([[-0.001, 0.001], [0.019, 0.021], []])
         assert p == pytest.approx(0.005, abs=0.0005)
         assert sd == pytest.approx(0.001 * math.sqrt(199))
+
+    def test_a_history_that_binds_has_24_pairs_at_three_repetitions(self) -> None:
+        assert 3 * band.MIN_GATES == 24
+
+    def test_a_band_is_what_its_prior_says(self) -> None:
+        prior = band.Prior(8, 24, 0.004, 4.0, True, 0.001, 0.002)
+        assert band.calibrated(0.01, prior) == Band(0.01, 0.004, 4.0, "calibrated", 0.002)
+        assert band.assumed(0.01) == Band(0.01, 0.005, 4.0, "assumed", 0.0)
+
+    def test_two_pairs_are_the_fewest(self) -> None:
+        prior = band.prior([[0.001], [0.003]])
+        assert prior is not None
+        assert (prior.pairs, prior.sd) == (2, pytest.approx(0.001 * 1.4826))
+
+    @given(st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=4), min_size=2, max_size=5))
+    def test_its_p_is_that_of_an_analysis_of_variance(self, gates: list[list[int]]) -> None:
+        p, _ = band.between([[pair / 1000 for pair in gate] for gate in gates])
+        if p is not None:
+            assert p == pytest.approx(stats.f_oneway(*gates).pvalue, abs=1e-6)
+
+    @pytest.mark.parametrize(("wanted", "believed"), [(0.0097, True), (0.0103, False)])
+    def test_it_is_believed_below_one_percent(self, wanted: float, believed: bool) -> None:
+        """Two gates of two pairs x apart, each ± a: F = x² / (2a²), with 1 and 2 degrees of freedom."""
+        a = 0.001
+        x = a * math.sqrt(2 * stats.f.isf(wanted, 1, 2))
+        p, sd = band.between([[-a, a], [x - a, x + a]])
+        assert p == pytest.approx(wanted)
+        assert (sd > 0) is believed
+
+    def test_exactly_at_its_limit_it_is_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        gates = [[-0.001, 0.001], [0.019, 0.021]]
+        p, sd = band.between(gates)
+        assert sd > 0
+        monkeypatch.setattr(band, "BETWEEN_GATES_P", p)
+        assert band.between(gates) == (p, 0.0)
 
     def test_unequal_gates(self) -> None:
         """n = (N − Σn²/N) / (k − 1) = 5 − 13/5 = 2.4."""
