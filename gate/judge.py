@@ -17,8 +17,8 @@ from gate.errors import UsageError
 from gate.metrics import AXIS_NAMES
 from gate.notes import notes
 from gate.observe.capacity import capacity
-from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.residency import residency
+from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.rundata import RunData
 from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
 from gate.tokens.compare import compare, own_spread, pair_up
