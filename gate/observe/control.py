@@ -14,7 +14,7 @@ MAX_BYTES = 16 * 2**20
 
 def client(url: str, timeout_s: float) -> httpx.Client:
     """A client for paths below `url`."""
-    return httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, verify=_context())
+    return httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, verify=tls_context())
 
 
 def get(client: httpx.Client, path: str) -> tuple[int, str]:
@@ -36,5 +36,5 @@ def get(client: httpx.Client, path: str) -> tuple[int, str]:
 
 
 @functools.cache
-def _context() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)

@@ -10,6 +10,7 @@ import orjson
 
 from gate.client import openai, sse
 from gate.client.stream import error_message, read_stream
+from gate.observe import control
 from gate.observe.rows import Arm
 from gate.observe.tokenrows import SequenceRow
 from gate.tokenrun.scenario import STAGGER_TOKENS, Call, Scenario
@@ -45,7 +46,13 @@ class Driver:
                 begun[number].set()
 
         async with (
-            httpx.AsyncClient(base_url=self._url, timeout=self._timeout_s, trust_env=False, limits=limits) as client,
+            httpx.AsyncClient(
+                base_url=self._url,
+                timeout=self._timeout_s,
+                trust_env=False,
+                limits=limits,
+                verify=control.tls_context(),
+            ) as client,
             asyncio.TaskGroup() as group,
         ):
             for number in range(scenario.concurrency):
