@@ -121,8 +121,10 @@ def take_census(model: object, weights: ModelWeights) -> Census:
     linear_groups = dict.fromkeys(groups.values())
     shipped: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for name, info in weights.checkpoint.tensors.items():
-        is_stack = name.endswith((".mlp.experts.gate_up_proj", ".mlp.experts.down_proj"))
-        group = _group(name) if is_stack else groups.get(name.rpartition(".")[0]) or _rest(name)
+        block, _, leaf = name.partition(".mlp.experts.")
+        stack = f"{block}.mlp.{leaf.partition('.')[0]}"
+        is_stack = leaf and stack in linear_groups
+        group = stack if is_stack else groups.get(name.rpartition(".")[0]) or _rest(name)
         shipped[group][info.dtype] += info.nbytes
     resident: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     copies: dict[str, int] = defaultdict(int)
@@ -147,8 +149,7 @@ def take_census(model: object, weights: ModelWeights) -> Census:
 
 
 def _group(module: str) -> str:
-    """`layers.0.mlp.experts.3.up_proj`, `layers.0.mlp.shared_expert.up_proj` and `layers.0.mlp.experts.gate_up_proj` ->
-    `layers.0.mlp.gate_up_proj`."""
+    """`layers.0.mlp.experts.3.up_proj` and `layers.0.mlp.shared_expert.up_proj` -> `layers.0.mlp.gate_up_proj`."""
     parent, _, leaf = module.replace(SHARED, ".").rpartition(".")
     if ".experts" in parent:
         parent = parent.partition(".experts")[0]

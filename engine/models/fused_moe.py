@@ -14,7 +14,7 @@ from engine.models.fused_layers import Norm, Space, asked
 from engine.models.layers import Source
 from engine.ops.linear.cuda import Packed
 from engine.ops.moe import cuda as moe_cuda
-from engine.weights.types import DenseWeight, Nvfp4Weight, WeightError, fuse
+from engine.weights.types import DenseWeight, WeightError, fuse
 
 
 class SparseMoeBlock:
@@ -27,11 +27,10 @@ class SparseMoeBlock:
         config, linear = source.config, source.weights.linear
         self.top_k = config.num_experts_per_tok
         owners = [*(f"{name}.experts.{e}" for e in range(config.num_experts)), f"{name}.shared_expert"]
-        self.gate_up_proj = moe_cuda.pack_gate_up(
-            [_nvfp4(source, f"{owner}.gate_proj") for owner in owners],
-            [_nvfp4(source, f"{owner}.up_proj") for owner in owners],
-        )
-        self.down_proj = moe_cuda.pack([_nvfp4(source, f"{owner}.down_proj") for owner in owners])
+        gate, up, down = ([f"{owner}.{leaf}" for owner in owners] for leaf in ("gate_proj", "up_proj", "down_proj"))
+        stacked = source.weights.stacked
+        self.gate_up_proj = moe_cuda.pack_gate_up(stacked(gate), stacked(up), len(owners))
+        self.down_proj = moe_cuda.pack(stacked(down), len(owners))
         router = fuse([linear(f"{name}.gate"), linear(f"{name}.shared_expert_gate")])
         if not isinstance(router, DenseWeight) or router.weight.dtype != torch.bfloat16:
             raise WeightError(f"{name}.gate: found {type(router).__name__}, expected bfloat16")
@@ -47,10 +46,3 @@ class SparseMoeBlock:
         how = moe_cuda.routing(logits, self.top_k, dependent=True)
         pairs = moe_cuda.swiglu(x, self.gate_up_proj, how, dependent=True)
         return moe_cuda.weighted_planes(pairs, self.down_proj, how, dependent=True), residual
-
-
-def _nvfp4(source: Source, name: str) -> Nvfp4Weight:
-    weight = source.weights.linear(name)
-    if not isinstance(weight, Nvfp4Weight):
-        raise WeightError(f"{name}: found {type(weight).__name__}, expected Nvfp4Weight")
-    return weight

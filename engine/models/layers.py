@@ -6,6 +6,7 @@ their names (`qkv_proj`, `in_proj_qkvz`, `in_proj_ba`, `gate_up_proj`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,13 +19,15 @@ from engine.models.step import Step
 from engine.ops import attention, gdn, norm, rope
 from engine.ops.linear import Budget, Operand, linear, prepare
 from engine.ops.moe import silu_mul
-from engine.weights.types import Weight, WeightError, fuse
+from engine.weights.types import Nvfp4Weight, Weight, WeightError, fuse
 
 
 class Weights(Protocol):
     """Where a model takes its weights from. Names are the checkpoint's, without the root (`layers.0.mlp.up_proj`)."""
 
     def linear(self, name: str) -> Weight: ...
+
+    def stacked(self, names: Sequence[str]) -> Nvfp4Weight: ...
 
     def tensor(self, name: str) -> Tensor: ...
 

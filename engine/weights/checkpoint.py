@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.models.config import read_json
 from engine.weights.errors import CheckpointError
 from engine.weights.names import canonical, is_skipped
-from engine.weights.staging import Staging
+from engine.weights.staging import Direct, Sink, Staged, fill
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -53,6 +53,16 @@ class TensorInfo:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A contiguous piece of a stored tensor: all of it, or one expert's of a stack."""
+
+    name: str
+    """Canonical."""
+    first_element: int
+    shape: tuple[int, ...]
+
+
 class Checkpoint:
     """`tensors` has the text model only; vision and MTP tensors are counted in `skipped_bytes`."""
 
@@ -61,26 +71,26 @@ class Checkpoint:
         self.path = path
         self.tensors: dict[str, TensorInfo] = {}
         self.skipped_bytes = 0
-        self._staged: Staging | None = None
+        self._sinks: dict[torch.device, Sink] = {}
         listed = _listed(path)
-        found: dict[str, Path] = {}
-        for shard in sorted(set(listed.values())) if listed else [path / SINGLE]:
-            for info in _headers(shard):
-                self._add(info, listed, found)
+        found: dict[str, str] = {}
+        for shard in sorted(set(listed.values())) if listed else [SINGLE]:
+            for info in _headers(path / shard):
+                self._add(info, shard, listed, found)
         for name, shard in listed.items():
             if name not in found:
-                raise CheckpointError(f"{name}: {INDEX} puts it in {shard.name}, which lacks it; download both again")
+                raise CheckpointError(f"{name}: {INDEX} puts it in {shard}, which lacks it; download both again")
 
-    def _add(self, info: TensorInfo, listed: dict[str, Path], found: dict[str, Path]) -> None:
+    def _add(self, info: TensorInfo, shard: str, listed: Mapping[str, str], found: dict[str, str]) -> None:
         name = info.stored_name
         if name in found:
             raise CheckpointError(
-                f"{name}: found in {found[name].name} and in {info.shard.name}, expected one; remove the stale shard"
+                f"{name}: found in {found[name]} and in {shard}, expected one; remove the stale shard"
             )
-        found[name] = info.shard
-        if listed and listed.get(name) != info.shard:
-            where = listed[name].name if name in listed else "nowhere"
-            raise CheckpointError(f"{name}: found in {info.shard.name}, {INDEX} puts it {where}; download both again")
+        found[name] = shard
+        if listed and listed.get(name) != shard:
+            where = listed.get(name, "nowhere")
+            raise CheckpointError(f"{name}: found in {shard}, {INDEX} puts it {where}; download both again")
         if is_skipped(name):
             self.skipped_bytes += info.nbytes
             return
@@ -93,40 +103,43 @@ class Checkpoint:
     def text_bytes(self) -> int:
         return sum(info.nbytes for info in self.tensors.values())
 
-    def _staging(self, device: torch.device) -> Staging:
-        if self._staged is None:
-            self._staged = Staging(device)
-        return self._staged
-
     def read(self, name: str, device: torch.device) -> Tensor:
         """The whole tensor on `device`."""
-        return self.read_rows(name, device, 0, self.tensors[name].shape)
+        return self.read_stack([Part(name, 0, self.tensors[name].shape)], device)[0]
 
-    def read_rows(self, name: str, device: torch.device, first_element: int, shape: tuple[int, ...]) -> Tensor:
-        """A contiguous piece that starts at `first_element` (an expert of a stack), as `shape`, on `device`."""
-        info = self.tensors[name]
-        if info.dtype not in DTYPES:
-            raise CheckpointError(f"{info.stored_name}: dtype {info.dtype}; this engine reads {', '.join(DTYPES)}")
-        dtype = DTYPES[info.dtype]
-        with info.shard.open("rb", buffering=0) as file:
-            file.seek(info.offset + first_element * dtype.itemsize)
-            if device.type == "cuda":
-                staged = self._staging(device).read(file, math.prod(shape) * dtype.itemsize)
-                if staged is None:
-                    raise CheckpointError(f"{info.shard}: ends inside {info.stored_name}; download it again")
-                return staged.view(dtype).reshape(shape)
-            tensor = torch.empty(math.prod(shape), dtype=dtype)
-            target = memoryview(tensor.view(torch.uint8).numpy().data)
-            while target:
-                count = file.readinto(target)
-                if not count:
-                    raise CheckpointError(f"{info.shard}: ends inside {info.stored_name}; download it again")
-                target = target[count:]
-        return tensor.reshape(shape).to(device)
+    def read_stack(self, parts: Sequence[Part], device: torch.device) -> Tensor:
+        """Pieces of one dtype and shape, read into one tensor [parts, *shape] on `device`.
+
+        Raises CheckpointError for a dtype that is not read, and where a file ends early.
+        """
+        infos = [self.tensors[part.name] for part in parts]
+        dtypes = {info.dtype for info in infos}
+        if len(dtypes) > 1 or len({part.shape for part in parts}) > 1:
+            raise ValueError(f"{parts[0].name}: cannot be stacked with tensors of other dtypes or shapes")
+        if infos[0].dtype not in DTYPES:
+            raise CheckpointError(
+                f"{infos[0].stored_name}: dtype {infos[0].dtype}; this engine reads {', '.join(DTYPES)}"
+            )
+        dtype, shape = DTYPES[infos[0].dtype], parts[0].shape
+        nbytes = math.prod(shape) * dtype.itemsize
+        out = torch.empty(len(parts) * nbytes, dtype=torch.uint8, device=device)
+        pieces = (
+            (info.shard, info.offset + part.first_element * dtype.itemsize, nbytes)
+            for info, part in zip(infos, parts, strict=True)
+        )
+        short = fill(self._sink(device), out, pieces)
+        if short is not None:
+            raise CheckpointError(f"{infos[short].shard}: ends inside {infos[short].stored_name}; download it again")
+        return out.view(dtype).reshape(len(parts), *shape)
+
+    def _sink(self, device: torch.device) -> Sink:
+        if device not in self._sinks:
+            self._sinks[device] = Direct() if device.type == "cpu" else Staged(device)
+        return self._sinks[device]
 
 
-def _listed(path: Path) -> dict[str, Path]:
-    """Stored name -> shard from the index; empty for a folder with the one file and no index."""
+def _listed(path: Path) -> dict[str, str]:
+    """Stored name -> file name of its shard, from the index; empty for a folder with the one file and no index."""
     index = path / INDEX
     if not index.is_file():
         if not (path / SINGLE).is_file():
@@ -136,9 +149,12 @@ def _listed(path: Path) -> dict[str, Path]:
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index}: found no weight_map; download it again")
     for file in weight_map.values():
-        if not isinstance(file, str) or not SHARD_NAME.fullmatch(file):
+        if not isinstance(file, str):
             raise CheckpointError(f"{index}: shard {str(file)[:80]!r} is not a plain file name; refused")
-    return {name: path / file for name, file in weight_map.items()}
+    for file in set(weight_map.values()):
+        if not SHARD_NAME.fullmatch(file):
+            raise CheckpointError(f"{index}: shard {file[:80]!r} is not a plain file name; refused")
+    return weight_map
 
 
 def _headers(shard: Path) -> Iterator[TensorInfo]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,48 +48,93 @@ def layout(scheme: Scheme, n: int, k: int) -> Mapping[str, Spec]:
             return {"weight": Spec(("F8_E4M3",), ((n, k),)), "weight_scale": rows}
 
 
-def build(scheme: Scheme, module: str, n: int, read: Callable[[str], Tensor]) -> Weight:
-    """Read the tensors of one layer with `read(attribute)` and check their values.
+def stacked_layout(scheme: Scheme, experts: int, n: int, k: int) -> Mapping[str, Spec]:
+    """The same for `experts` layers [n, k] stored as one: each tensor with the experts in front, or one scale for all.
+
+    An unquantised stack has no attribute: its name is "".
+    """
+    single = layout(scheme, n, k)
+    if scheme is Scheme.NONE:
+        return {"": Spec(FLOATS, ((experts, n, k),))}
+    return {
+        name: Spec(
+            spec.dtypes,
+            tuple(dict.fromkeys((experts, *s) for s in spec.shapes))
+            + (((experts, 1, 1), *SCALAR) if () in spec.shapes else ()),
+            spec.required,
+        )
+        for name, spec in single.items()
+    }
+
+
+Read = Callable[[str], Tensor]
+"""attribute -> that tensor of each module of a list, [modules, *shape]; scales may be on the CPU."""
+
+
+def build(scheme: Scheme, module: str, n: int, read: Read) -> Weight:
+    """One layer [n, k] from its tensors, each read as a stack of one; the values are checked.
 
     Raises CheckpointError for a NaN, infinite, zero or negative scale, and for NaN in an FP8 matrix.
     """
     match scheme:
         case Scheme.NONE:
-            return DenseWeight(read("weight"))
-        case Scheme.NVFP4:
-            blocks = _block_scale(module, read("weight_scale"))
-            return Nvfp4Weight(
-                read("weight"), blocks, _row_scale(f"{module}.weight_scale_2", read("weight_scale_2"), n)
-            )
-        case Scheme.NVFP4_PACKED:
-            blocks, name = _block_scale(module, read("weight_scale")), f"{module}.weight_global_scale"
-            divisor = _row_scale(name, read("weight_global_scale"), n)
-            return Nvfp4Weight(read("weight_packed"), blocks, divisor.reciprocal())
+            return DenseWeight(read("weight")[0])
+        case Scheme.NVFP4 | Scheme.NVFP4_PACKED:
+            return build_nvfp4(scheme, [module], n, read)
         case Scheme.FP8_STATIC | Scheme.FP8_DYNAMIC:
-            weight, scale = read("weight"), _row_scale(f"{module}.weight_scale", read("weight_scale"), n)
-            if bool(((weight.view(torch.uint8) & 0x7F) == 0x7F).any()):
+            weight = read("weight")[0]
+            scale = _row_scale([module], "weight_scale", read("weight_scale"), n).to(weight.device)
+            if _has_nan(weight):
                 raise CheckpointError(f"{module}.weight: found NaN; download the checkpoint again")
             if scheme is Scheme.FP8_DYNAMIC:
                 return Fp8Weight(weight, scale, None)
-            input_scale = _row_scale(f"{module}.input_scale", read("input_scale"), 1)[0].clone()
-            return Fp8Weight(weight, scale, input_scale)
+            input_scale = _row_scale([module], "input_scale", read("input_scale"), 1).to(weight.device)
+            return Fp8Weight(weight, scale, input_scale[0].clone())
 
 
-def _row_scale(name: str, scale: Tensor, n: int) -> Tensor:
-    """[] [1] [n] [n, 1] -> f32 [n], positive and finite."""
-    rows = scale.float().reshape(-1)
-    if not bool((torch.isfinite(rows) & (rows > 0)).all()):
-        worst = rows[~(torch.isfinite(rows) & (rows > 0))][0].item()
-        raise CheckpointError(f"{name}: found {worst}, expected a positive finite scale; download the checkpoint again")
-    return rows.expand(n).contiguous()
+def build_nvfp4(scheme: Scheme, modules: Sequence[str], n: int, read: Read) -> Nvfp4Weight:
+    """The rows of several layers [n, k], one layer's after another's: [modules · n, k]. Raises as `build` does."""
+    packed = read("weight" if scheme is Scheme.NVFP4 else "weight_packed").flatten(0, 1)
+    blocks = read("weight_scale")
+    _check_block_scales(modules, blocks)
+    if scheme is Scheme.NVFP4:
+        scale = _row_scale(modules, "weight_scale_2", read("weight_scale_2"), n)
+    else:
+        name = "weight_global_scale"
+        scale = _row_scale(modules, name, read(name), n, is_divisor=True).reciprocal()
+    return Nvfp4Weight(packed, blocks.flatten(0, 1), scale.to(packed.device))
 
 
-def _block_scale(module: str, blocks: Tensor) -> Tensor:
-    """Kernels drop the sign bit, so it must be clear; 0x7F is NaN."""
-    worst = int(blocks.view(torch.uint8).max())
-    if worst >= 0x7F:
-        kind = "NaN" if worst & 0x7F == 0x7F else "a negative value"
+def _row_scale(modules: Sequence[str], attribute: str, stored: Tensor, n: int, *, is_divisor: bool = False) -> Tensor:
+    """One module's [] [1] [n] [n, 1] behind another's -> f32 [modules · n], positive and finite."""
+    scales = stored.float().reshape(len(modules), -1)
+    wrong = ~(torch.isfinite(scales) & (scales > 0))
+    if is_divisor:
+        wrong |= ~torch.isfinite(scales.reciprocal())
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
         raise CheckpointError(
-            f"{module}.weight_scale: found {kind}, expected block scales of 0..448; download it again"
+            f"{modules[at[0]]}.{attribute}: found {scales[at[0], at[1]].item()}, expected a positive finite scale; "
+            "download the checkpoint again"
         )
-    return blocks
+    return scales.expand(-1, n).reshape(-1)
+
+
+def _check_block_scales(modules: Sequence[str], blocks: Tensor) -> None:
+    """Kernels drop the sign bit, so it must be clear; 0x7F is NaN."""
+    worst = blocks.view(torch.uint8).flatten(1).amax(1).tolist()
+    for module, byte in zip(modules, worst, strict=True):
+        if byte >= 0x7F:
+            kind = "NaN" if byte & 0x7F == 0x7F else "a negative value"
+            raise CheckpointError(
+                f"{module}.weight_scale: found {kind}, expected block scales of 0..448; download it again"
+            )
+
+
+CHECKED_AT_ONCE = 2**26
+"""Bytes of a matrix that are looked through together: what the search holds beside it is no larger."""
+
+
+def _has_nan(matrix: Tensor) -> bool:
+    parts = torch.split(matrix.view(torch.uint8).flatten(), CHECKED_AT_ONCE)
+    return any(bool(((part & 0x7F) == 0x7F).any()) for part in parts)

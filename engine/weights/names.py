@@ -26,7 +26,7 @@ def is_skipped(name: str) -> bool:
 def canonical(name: str) -> str:
     """`model.language_model.layers.0.x` and `model.layers.0.x` -> `layers.0.x`."""
     bare = next(name.removeprefix(root) for root in ROOTS if name.startswith(root))
-    return KV_SCALE.sub(r"self_attn.\1_proj.\1_scale", bare)
+    return KV_SCALE.sub(r"self_attn.\1_proj.\1_scale", bare) if bare.endswith("_scale") else bare
 
 
 def spellings(module: str) -> Iterator[str]:

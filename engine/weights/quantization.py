@@ -59,14 +59,20 @@ class QuantConfig:
     """What the checkpoint asks of the KV cache; `kv_cache_dtype = "auto"` follows it."""
     notes: tuple[str, ...] = ()
     """What the two files say differently and which one won; for the log and /version."""
+    twin: QuantConfig | None = None
+    """What the other file says of the layers, where it is not word for word the same: the loader, which knows the
+    model's layers, compares them one by one.
+    """
 
     def scheme(self, module: str) -> Scheme:
         """The scheme of a linear layer by its canonical name."""
-        names = list(spellings(module))
-        if any(parent in self.ignored for parent in parents(module)):
+        names = list(spellings(module)) if self.ignored_patterns or self.patterns else []
+        if self.ignored and any(parent in self.ignored for parent in parents(module)):
             return Scheme.NONE
-        if any(p.match(name) for p in self.ignored_patterns for name in names):
-            return Scheme.NONE
+        for pattern in self.ignored_patterns:
+            for name in names:
+                if pattern.match(name):
+                    return Scheme.NONE
         if module in self.exact:
             return self.exact[module]
         experts = module.rpartition(".experts.")[0]
@@ -183,6 +189,8 @@ def _reconcile(main: QuantConfig, legacy: QuantConfig, file: Path, twin: Path) -
             f"{file.parent}: {file.name} quantises every layer as {main.default}, {twin.name} as {legacy.default}; "
             "expected the same, download both again"
         )
+    if (main.ignored, main.ignored_patterns) != (legacy.ignored, legacy.ignored_patterns):
+        main = replace(main, twin=legacy)
     if main.kv_cache_fp8 == legacy.kv_cache_fp8:
         return main
     words = {True: "FP8", False: "no KV quantisation"}

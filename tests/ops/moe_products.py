@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine.ops.moe import cuda
-from engine.weights.types import Nvfp4Weight
+from engine.weights.types import Nvfp4Weight, fuse
 from tests.ops.poison import relative_error
 from tests.ops.test_moe_grouping import logits_for
 
@@ -31,6 +31,14 @@ def stack(count: int, n: int, k: int, generator: torch.Generator) -> list[Nvfp4W
     return [one() for _ in range(count + 1)]
 
 
+def pack(weights: list[Nvfp4Weight]) -> cuda.Experts:
+    return cuda.pack(fuse(weights), len(weights))
+
+
+def pack_gate_up(gate: list[Nvfp4Weight], up: list[Nvfp4Weight]) -> cuda.Experts:
+    return cuda.pack_gate_up(fuse(gate), fuse(up), len(gate))
+
+
 def normal(rows: int, k: int, generator: torch.Generator) -> Tensor:
     return torch.randn(rows, k, device=generator.device, generator=generator).bfloat16()
 
@@ -51,7 +59,7 @@ def matrix(weight: Nvfp4Weight) -> Tensor:
 def swiglu_error(kind: str, tokens: int, experts: int, n: int, k: int, generator: torch.Generator) -> float:
     gate, up = stack(experts, n, k, generator), stack(experts, n, k, generator)
     x, how = normal(tokens, k, generator), routed(kind, tokens, experts, generator.device)
-    out = cuda.swiglu(x, cuda.pack_gate_up(gate, up), how).view(tokens, how.slots, n)
+    out = cuda.swiglu(x, pack_gate_up(gate, up), how).view(tokens, how.slots, n)
     gates, ups = [matrix(w) for w in gate], [matrix(w) for w in up]
     rows = [
         torch.stack([F.silu(x[t].double() @ gates[e].T) * (x[t].double() @ ups[e].T) for e in slots])
@@ -64,7 +72,7 @@ def weighted_error(kind: str, tokens: int, experts: int, n: int, k: int, generat
     """The largest of a pair's row."""
     down, how = stack(experts, n, k, generator), routed(kind, tokens, experts, generator.device)
     x = normal(tokens * how.slots, k, generator)
-    planes = cuda.weighted_planes(x, cuda.pack(down), how)
+    planes = cuda.weighted_planes(x, pack(down), how)
     assert planes.shape == (how.slots, tokens, n)
     matrices, rows = [matrix(w) for w in down], x.double().view(tokens, how.slots, k)
     weights = how.weights.double().view(tokens, how.slots)

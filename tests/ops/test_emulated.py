@@ -19,6 +19,7 @@ from tests.ops.moe_products import (
     WEIGHTED_ERROR,
     matrix,
     normal,
+    pack,
     stack,
     swiglu_error,
     weighted_error,
@@ -125,10 +126,10 @@ def test_an_expert_nobody_chose_is_not_read(emulated, generator):
     down = stack(8, 16, 256, generator)
     how = moe_cuda.routing(logits_for("alike", 3, 8, 1), 4)
     x = normal(3 * how.slots, 256, generator)
-    before = moe_cuda.weighted_planes(x, moe_cuda.pack(down), how)
+    before = moe_cuda.weighted_planes(x, pack(down), how)
     absent = next(e for e in range(8) if e not in how.ids[0].tolist())
     down[absent].row_scale.fill_(float("nan"))
-    assert torch.equal(moe_cuda.weighted_planes(x, moe_cuda.pack(down), how), before)
+    assert torch.equal(moe_cuda.weighted_planes(x, pack(down), how), before)
 
 
 def test_a_wrong_expert_is_seen(emulated, generator):
@@ -137,7 +138,7 @@ def test_a_wrong_expert_is_seen(emulated, generator):
     down = stack(4, 16, 256, generator)
     how = moe_cuda.routing(logits_for("random", 5, 4, 2), 4)
     x = normal(5 * how.slots, 256, generator)
-    swapped = moe_cuda.pack([down[1], down[0], *down[2:]])
+    swapped = pack([down[1], down[0], *down[2:]])
     planes = moe_cuda.weighted_planes(x, swapped, how)
     first = how.ids[0].tolist().index(0)
     expected = x.double().view(5, how.slots, 256)[0, first] @ matrix(down[0]).T * how.weights.double()[first]

@@ -11,6 +11,8 @@ from tests.ops.moe_products import (
     SWIGLU_ERROR,
     TOP_K,
     WEIGHTED_ERROR,
+    pack,
+    pack_gate_up,
     stack,
     swiglu_error,
     weighted_error,
@@ -60,15 +62,15 @@ def test_an_expert_nobody_chose_is_not_read(cuda_generator):
     down = stack(EXPERTS, 256, 512, cuda_generator)
     how = cuda.routing(logits_for("alike", 5, EXPERTS, 1).cuda(), TOP_K)
     x = torch.randn(5 * how.slots, 512, device="cuda", generator=cuda_generator).bfloat16()
-    before = cuda.weighted_planes(x, cuda.pack(down), how)
+    before = cuda.weighted_planes(x, pack(down), how)
     absent = next(e for e in range(EXPERTS) if e not in how.ids[0].tolist())
     down[absent].row_scale.fill_(float("nan"))
-    assert torch.equal(cuda.weighted_planes(x, cuda.pack(down), how), before)
+    assert torch.equal(cuda.weighted_planes(x, pack(down), how), before)
 
 
 def test_a_token_does_not_depend_on_its_neighbours(cuda_generator):
     gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((512, 2048), (512, 2048), (2048, 512)))
-    gate_up, down = cuda.pack_gate_up(gate, up), cuda.pack(down)
+    gate_up, down = pack_gate_up(gate, up), pack(down)
     logits = logits_for("random", 32, EXPERTS, 5).cuda()
     x = torch.randn(32, 2048, device="cuda", generator=cuda_generator).bfloat16()
 
@@ -84,7 +86,7 @@ def test_a_token_does_not_depend_on_its_neighbours(cuda_generator):
 
 def test_repeated_dependent_launches_in_a_graph_agree(cuda_generator):
     gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((512, 2048), (512, 2048), (2048, 512)))
-    gate_up, down = cuda.pack_gate_up(gate, up), cuda.pack(down)
+    gate_up, down = pack_gate_up(gate, up), pack(down)
     logits = logits_for("random", 8, EXPERTS, 6).cuda()
     x = torch.randn(8, 2048, device="cuda", generator=cuda_generator).bfloat16()
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 UNIT_ROWS, UNIT_K, UNIT_BYTES = 16, 256, 2304
-_ROWS_PER_PASS = 4096
-"""Rows repacked at a time: bounds the int32 scratch to 4,096 × K × 4 bytes."""
+_CODES_PER_PASS = 8 * 2**20
+"""Codes repacked at a time, whatever the row length: each int16 temporary is at most 16 MB, which an H200's L2 holds,
+and a pass is some forty launches."""
 
 
 def _scale_bytes(block_scale: Tensor) -> Tensor:
@@ -30,8 +31,9 @@ def pack(packed: Tensor, block_scale: Tensor) -> Tensor:
     if n % UNIT_ROWS or k % UNIT_K:
         raise ValueError(f"w4a16: shape {n}x{k}; n must be a multiple of {UNIT_ROWS} and k of {UNIT_K}")
     out = torch.empty(n // UNIT_ROWS, k // UNIT_K, UNIT_BYTES, dtype=torch.uint8, device=packed.device)
-    for start in range(0, n, _ROWS_PER_PASS):
-        rows = slice(start, min(start + _ROWS_PER_PASS, n))
+    most = max(_CODES_PER_PASS // k // UNIT_ROWS, 1) * UNIT_ROWS
+    for start in range(0, n, most):
+        rows = slice(start, min(start + most, n))
         _pack_rows(
             packed[rows], block_scale[rows], out[rows.start // UNIT_ROWS : (rows.stop + UNIT_ROWS - 1) // UNIT_ROWS]
         )
@@ -40,7 +42,7 @@ def pack(packed: Tensor, block_scale: Tensor) -> Tensor:
 
 def _pack_rows(packed: Tensor, block_scale: Tensor, out: Tensor) -> None:
     tiles, units = out.shape[:2]
-    nibbles = torch.stack((packed & 15, packed >> 4), dim=-1).to(torch.int32).view(tiles * UNIT_ROWS, units * UNIT_K)
+    nibbles = torch.stack((packed & 15, packed >> 4), dim=-1).to(torch.int16).view(tiles * UNIT_ROWS, units * UNIT_K)
     zero = (block_scale.view(torch.uint8) == 0).repeat_interleave(16, dim=1)
     nibbles.masked_fill_(zero, 0)  # a zero scale has no byte of its own: its codes are zeroed instead
     # [tile, half, g, unit, part, t, step, pair, odd] -> [tile, unit, part, g, t, step, odd, pair, half]
@@ -52,8 +54,7 @@ def _pack_rows(packed: Tensor, block_scale: Tensor, out: Tensor) -> None:
         | (sign[..., 1, 0] << 14 | magnitude[..., 1, 0])
         | (sign[..., 1, 1] << 13 | magnitude[..., 1, 1] << 9)
     )
-    halves = words.to(torch.int16)
-    out[..., :2048] = halves.contiguous().view(torch.uint8).view(tiles, units, 2048)
+    out[..., :2048] = words.contiguous().view(torch.uint8).view(tiles, units, 2048)
     scales = _scale_bytes(block_scale).view(tiles, 2, 8, units, 4, 4).permute(0, 3, 2, 5, 4, 1)
     out[..., 2048:] = scales.reshape(tiles, units, 256)
 

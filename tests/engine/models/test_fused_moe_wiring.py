@@ -16,6 +16,7 @@ from engine.models.qwen3_5_moe import Qwen3_5MoeForCausalLM
 from engine.ops.linear import Budget
 from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
+from engine.weights.types import fuse
 from tests.engine.models import kernels_on_cpu
 from tests.engine.models.test_fused_wiring import CONFIG, MAX_LEN, SLOTS, RandomWeights, Sequence, caches, error
 
@@ -44,6 +45,9 @@ class RandomExperts(RandomWeights):
         if name.endswith((".mlp.gate", ".shared_expert_gate")):
             return Scheme.NONE
         return RandomWeights.scheme(name)
+
+    def stacked(self, names):
+        return fuse([self.linear(name) for name in names])
 
 
 @pytest.fixture(scope="module")

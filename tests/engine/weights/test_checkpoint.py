@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.weights.checkpoint import INDEX, Checkpoint
+from engine.weights.checkpoint import INDEX, Checkpoint, Part
 from engine.weights.errors import CheckpointError
 from tests.engine.weights.stored import Make, read_all
 
@@ -38,7 +38,8 @@ def test_rows_can_be_read_alone(make: Make) -> None:
     checkpoint = Checkpoint(make())
     name = "layers.0.mlp.up_proj.weight"
     whole = checkpoint.read(name, CPU)
-    assert torch.equal(checkpoint.read_rows(name, CPU, 3 * whole.shape[1], (2, whole.shape[1])), whole[3:5])
+    rows = [Part(name, row * whole.shape[1], (whole.shape[1],)) for row in (3, 0)]
+    assert torch.equal(checkpoint.read_stack(rows, CPU), whole[torch.tensor([3, 0])])
 
 
 def test_one_file_without_an_index(dense: Path, edit: Callable) -> None:
