@@ -2,11 +2,13 @@
 
 1  Every candidate answer that differs from the oracle's goes back to the oracle, all positions of it. The verdict
    rests on it, so the budget does not cut it short.
-2  The oracle runs the prompts of the first repetition again, untimed, at each concurrency: does it agree with itself?
-3  Its own answers to them go back to it as well: how far are they from its own choice by the same measure?
+2  The oracle's own answers of the first repetition go back to it as well, level by level in turns: how far are they
+   from its own choice by the same measure?
+3  It runs those prompts again, untimed, at each concurrency: does it agree with itself? Where it does not, the new
+   answers go back to it too.
 
-2 and 3 share the budget, level by level in turns. What does not fit is left out, and the report counts what there is:
-without it no bound is widened. Each part is a file, and a resumed run does not ask for it again.
+2 has half the budget, 3 the rest, and what is left of 2 what 3 leaves. What does not fit is left out, and the report
+counts what there is: without it no bound is widened. Each part is a file, and a resumed run does not ask for it again.
 """
 
 from __future__ import annotations
@@ -70,22 +72,36 @@ def look_again(place: store.Store, url: str, model: str, say: Callable[[str], No
         for name, questions in to_judge(run).items():
             if not place.has_part(name):
                 place.write_part(name, ForcedRow, list(asker.until(questions, None)))
-        deadline = time.monotonic() + protocol.second_look_s
+        began = time.monotonic()
+        deadline = began + protocol.second_look_s
+        told: dict[str, list[ForcedRow]] = {name: [] for name in own_answers(run) if not place.has_part(name)}
+        _own(asker, run, told, began + protocol.second_look_s / 2)
         for take in range(1, protocol.oracle_repeats + 1):
             for leg in _repeatable(run):
                 name = f"repeats-c{leg.concurrency}-t{take}"
                 if not place.has_part(name) and time.monotonic() < deadline:
                     place.write_part(name, SequenceRow, again(run.plan, leg, url, model, take))
-        parts = {k: v for k, v in own_answers(store.read_run(place.folder)).items() if not place.has_part(k)}
-        told: dict[str, list[ForcedRow]] = {name: [] for name in parts}
-        for name, question in _in_turns(parts):
-            for row in asker.until((question,), deadline):
-                told[name].append(row)
+        left = _own(asker, store.read_run(place.folder), told, deadline)
         for name, rows in told.items():
             place.write_part(name, ForcedRow, rows)
-    left = sum(map(len, parts.values())) - sum(map(len, told.values()))
     if left:
         say(f"{left} of the oracle's own answers were not sent back to it: second_look_s was over")
+
+
+def _own(asker: Asker, run: RunData, told: dict[str, list[ForcedRow]], deadline: float) -> int:
+    """Ask for what `told` does not hold yet, and put it there; returns how many did not fit."""
+    known = {(row.place, row.token_ids) for rows in told.values() for row in rows}
+    parts = {
+        name: [one for one in questions if (one.place, one.output) not in known]
+        for name, questions in own_answers(run).items()
+        if name in told
+    }
+    left = sum(map(len, parts.values()))
+    for name, question in _in_turns(parts):
+        for row in asker.until((question,), deadline):
+            told[name].append(row)
+            left -= 1
+    return left
 
 
 def again(plan: Plan, leg: PlannedLeg, url: str, model: str, take: int) -> list[SequenceRow]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gate import margins
+from gate import forcing, margins
 from gate import recipe as recipes
 from gate.arm.fake import FakeServer
 from gate.arm.fake_answer import generate
@@ -182,6 +182,44 @@ def test_the_budget_never_cuts_what_the_verdict_rests_on(tmp_path: Path) -> None
     assert [row.arm for row in read.forced] == ["candidate"]
     assert read.repeats == ()
     assert said == ["6 of the oracle's own answers were not sent back to it: second_look_s was over"]
+
+
+class Clock:
+    """Stands still but for what is asked."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("budget_s", "own", "repeats"), [(2.0, 1, 1), (6.0, 3, 1), (8.0, 4, 2), (20.0, 6, 2)])
+def test_repeats_do_not_eat_the_half_that_is_for_its_own_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget_s: float, own: int, repeats: int
+) -> None:
+    """An opinion takes a second, a repeat three."""
+    run = changed(made_run(second_look_s=budget_s), "candidate", 1, 1, 0, token_ids=WRONG)
+    place, clock, ask, again = on_disk(tmp_path, run), Clock(), Asker.ask, margins.again
+
+    def asked(asker: Asker, question: forcing.Question) -> Any:
+        clock.now += 1
+        return ask(asker, question)
+
+    def repeated(*arguments: Any) -> Any:
+        clock.now += 3
+        return again(*arguments)
+
+    monkeypatch.setattr(margins, "time", clock)
+    monkeypatch.setattr(forcing, "time", clock)
+    monkeypatch.setattr(Asker, "ask", asked)
+    monkeypatch.setattr(margins, "again", repeated)
+    with FakeServer(SCRIPT) as fake:
+        margins.look_again(place, fake.url, "fake", lambda _: None)
+    read = store.read_run(place.folder)
+    told = [row.concurrency for row in read.forced if row.arm == "oracle"]
+    assert len(told) == own
+    assert abs(told.count(1) - min(told.count(2), 2)) <= 1
+    assert len({row.concurrency for row in read.repeats}) == repeats
 
 
 @pytest.mark.parametrize(
