@@ -50,7 +50,7 @@ def by_first(evidence: Evidence, concurrency: int, axis: Axis) -> dict[Arm, list
     for candidate, oracle in evidence.pairs(concurrency):
         repetition = candidate.row.repetition
         ours, theirs = (evidence.values(axis, concurrency, arm)[repetition] for arm in ARMS)
-        began: Arm = "candidate" if position[candidate.name] < position[oracle.name] else "oracle"
+        began: Arm = min((candidate, oracle), key=lambda leg: position[leg.name]).row.arm
         sides[began] += log_ratios((ours,), (theirs,), axis.direction)
     return sides
 

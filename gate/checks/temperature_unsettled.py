@@ -42,8 +42,8 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         for arm in ARMS:
             for device in devices(taken):
                 means = means_c(evidence, taken, concurrency, arm, device)
-                found = max(means) - min(means) if means else 0.0
-                if found > MAX_RANGE_C:
+                found = max(means) - min(means) if means else None
+                if found is not None and found > MAX_RANGE_C:
                     message = (
                         f"{device} was at {', '.join(f'{mean:.0f}' for mean in means)} °C in the {arm}'s legs at "
                         f"c{concurrency}, {found:.0f} apart; expected at most {MAX_RANGE_C:.0f}"

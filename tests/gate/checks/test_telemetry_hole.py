@@ -55,6 +55,15 @@ def test_samples_of_another_time_do_not_count(build: Any, found: Any, legs_away:
     assert codes == {("telemetry-hole", leg.leg_id)}
 
 
+def test_every_gpu_of_the_run_must_be_covered(build: Any, found: Any) -> None:
+    run = build.run(**LONG)
+    one = next(row for row in run.telemetry if row.name == "gpu0.sm_clock_mhz")
+    second = one.model_copy(update={"name": "gpu1.sm_clock_mhz"})
+    findings = found(dataclasses.replace(run, telemetry=(*run.telemetry, second)), "telemetry-hole")
+    assert len(findings) == len(run.legs)
+    assert all(f.message.startswith("no gpu1.sm_clock_mhz for") for f in findings)
+
+
 def test_a_leg_shorter_than_the_limit_needs_no_sample(build: Any, found: Any) -> None:
     run = build.run()
     leg = build.leg_id(run, "candidate", 1, 1)
@@ -65,7 +74,8 @@ def test_a_run_without_a_gpu_needs_no_clock(build: Any, found: Any) -> None:
     run = build.run(gpu=False, **LONG)
     hosts = tuple(row for row in run.telemetry if row.source == "psutil")
     assert found(dataclasses.replace(run, telemetry=hosts), "telemetry-hole") == []
-    assert found(dataclasses.replace(build.run(**LONG), telemetry=hosts), "telemetry-hole")
+    blind = found(dataclasses.replace(build.run(**LONG), telemetry=hosts), "telemetry-hole")
+    assert {f.message.split(" for ")[0] for f in blind} == {"no gpu0.sm_clock_mhz"}
 
 
 def test_exactly_the_limit_is_allowed(build: Any) -> None:

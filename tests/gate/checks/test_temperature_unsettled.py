@@ -39,3 +39,6 @@ def test_one_arm_may_be_hotter(build: Any, found: Any) -> None:
 def test_legs_without_a_reading_are_left_out(build: Any, found: Any) -> None:
     run = build.run()
     assert found(build.alter_telemetry(run, build.leg_id(run), TEMPERATURE, None)) == []
+    for leg in run.legs:
+        run = build.alter_telemetry(run, leg.leg_id, TEMPERATURE, None)
+    assert found(run) == []
