@@ -85,6 +85,8 @@ def test_noise_is_a_moderated_t() -> None:
     spread = math.sqrt((4 * 0.005**2 + 4 * 0.01**2) / 6)
     expected = stats.t.ppf(0.995, 6) * spread * math.sqrt(1 / 2 + 1 / 2) / 2
     assert noise([0.01, -0.01], [0.03, 0.01], assumed(0.01)) == pytest.approx(expected)
+    three = stats.t.ppf(0.995, 7) * math.sqrt((4 * 0.005**2 + 4 * 0.01**2) / 7) * math.sqrt(1 / 2 + 1 / 3) / 2
+    assert noise([0.01, -0.01], [0.03, 0.01, 0.02], assumed(0.01)) == pytest.approx(three)
 
 
 def test_equal_legs_and_no_band_have_no_effect(build: Any, found: Any) -> None:
