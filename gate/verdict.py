@@ -133,7 +133,7 @@ def family(decisions: Sequence[Decision], floor: float) -> tuple[Decision, ...]:
 
 
 def _p(interval: Interval, floor: float) -> float:
-    return min(1.0, interval.p_below(math.log(floor)) * (1 - CONFIDENCE) / (1 - interval.confidence))
+    return interval.p_below(math.log(floor)) * (1 - CONFIDENCE) / (1 - interval.confidence)  # Holm caps it at 1
 
 
 def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], finished: bool) -> Decision:

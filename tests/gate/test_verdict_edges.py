@@ -1,0 +1,97 @@
+"""The decision rule at its limits exactly, one step to either side of them, and the sentences it gives as reasons."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gate import verdict
+from gate.observe.rows import Verdict
+from gate.report.model import Divergence
+from gate.stats.band import assumed
+from gate.stats.interval import moderated
+from gate.tokens.compare import Comparison, compare
+
+
+def decide(monkeypatch: pytest.MonkeyPatch, ratio: float, band: float, **interval: float) -> verdict.Decision:
+    """A cell whose interval is given, so that a limit can be met to the last bit."""
+    made = moderated((0.0,) * 3, assumed(0.01))
+    assert made is not None
+    monkeypatch.setattr(verdict, "moderated", lambda *_: dataclasses.replace(made, **interval))
+    share = dataclasses.replace(assumed(0.01), share=band)
+    return verdict.cell((0.0,) * 3, ratio, planned_pairs=3, floor=1.0, band=share, findings=())
+
+
+def test_an_interval_that_begins_at_the_limit_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decide(monkeypatch, 1.0, 0.0, mean=0.0, low=0.0, high=0.1).verdict is Verdict.PASS
+
+
+def test_an_interval_that_ends_at_the_floor_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert decide(monkeypatch, 0.9, 0.0, mean=-0.1, low=-0.2, high=0.0).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("mean", "code"), [(0.24, "interval-straddles"), (0.25, "interval-straddles"), (0.26, "estimates-disagree")]
+)
+def test_estimates_disagree_from_half_a_band_on(monkeypatch: pytest.MonkeyPatch, mean: float, code: str) -> None:
+    (reason,) = decide(monkeypatch, 1.0, 0.5, mean=mean, low=-2.0, high=2.0).reasons
+    assert reason.code == code
+
+
+@pytest.mark.parametrize(
+    ("p", "expected"), [(0.0245, Verdict.FAIL), (0.025, Verdict.FAIL), (0.0255, Verdict.INCONCLUSIVE)]
+)
+def test_a_fail_needs_its_adjusted_p(monkeypatch: pytest.MonkeyPatch, p: float, expected: Verdict) -> None:
+    failed = decide(monkeypatch, 0.9, 0.01, mean=-0.1, low=-0.11, high=-0.09)
+    monkeypatch.setattr(verdict, "adjusted", lambda _p_values: (p,))
+    (decision,) = verdict.family([failed], 1.0)
+    assert decision.verdict is expected
+
+
+def test_a_reason_keeps_its_leg_and_how_far_beyond(build: Any) -> None:
+    found = [build.finding(leg_id="leg-1", beyond=1.5), build.finding(leg_id="leg-2", beyond=2.5)]
+    reasons = verdict.reasons_of([*found, *found])
+    assert [(reason.leg_id, reason.beyond) for reason in reasons] == [("leg-1", 1.5), ("leg-2", 2.5)]
+
+
+def tokens(finished: bool = True, **fields: Any) -> tuple[str, str]:
+    made: Comparison = dataclasses.replace(compare((), (), 0.25), sequences=4, exact=3, **fields)
+    (reason,) = verdict.tokens(made, planned=4, findings=(), finished=finished).reasons
+    return reason.message, reason.hint
+
+
+@pytest.mark.parametrize(("wrong_nats", "limit"), [(None, "its top 20"), (0.5, "0.5 nats")])
+def test_what_a_divergence_is_beyond(wrong_nats: float | None, limit: str) -> None:
+    message, hint = tokens(diverged=1, wrong_nats=wrong_nats)
+    assert message == f"1 of 4 sequences differ where the oracle was decided (> {limit})"
+    assert hint == "see divergences in report.json"
+
+
+def test_another_requests_ids_are_named() -> None:
+    one = Divergence(
+        concurrency=1,
+        repetition=0,
+        index=0,
+        position=1,
+        candidate_id=1,
+        oracle_id=2,
+        margin_nats=None,
+    )
+    foreign = one.model_copy(update={"foreign_index": 3})
+    message, hint = tokens(diverged=2, divergences=(one, foreign))
+    assert message.endswith("; 1 go on with another request's ids")
+    assert hint == "requests share state: look at slots and blocks"
+
+
+@pytest.mark.parametrize(
+    ("finished", "why", "said"),
+    [
+        (True, None, "1 of 4 sequences differ and the oracle has no opinion"),
+        (True, "it was asked in vain", "1 of 4 sequences differ and the oracle has no opinion: it was asked in vain"),
+        (False, None, "1 of 4 sequences differ and the run ended before the oracle was asked"),
+    ],
+)
+def test_why_nobody_judged(finished: bool, why: str | None, said: str) -> None:
+    assert tokens(finished, unjudged=1, unjudged_why=why)[0] == said
