@@ -71,7 +71,7 @@ def posing(planned: ArmPlan, candidate: Identity | None, oracle: Identity | None
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
-    candidate, oracle = evidence.arm_plan("candidate"), evidence.arm_plan("oracle")
+    candidate, oracle = evidence.plan.candidate, evidence.plan.oracle
     process = one_process(evidence)
     version = posing(candidate, evidence.identity("candidate"), evidence.identity("oracle"))
     if address(candidate.url) == address(oracle.url):

@@ -58,7 +58,7 @@ def debugging(said: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
-    identity, plan = evidence.identity("oracle"), evidence.arm_plan("oracle")
+    identity, plan = evidence.identity("oracle"), evidence.plan.oracle
     said = identity.extra if identity is not None else {}
     found = debugging(said, plan.env)
     if evidence.plan.recipe.gpu:
