@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import pytest
+from scipy.stats import t
 
 from gate import verdict
 from gate.judge import judge
@@ -76,7 +77,7 @@ def test_stopping_early_never_decides() -> None:
         assert made.interval is not None
 
 
-@pytest.mark.parametrize(("distance", "code"), [(0.004, "interval-straddles"), (0.006, "estimates-disagree")])
+@pytest.mark.parametrize(("distance", "code"), [(0.0049, "interval-straddles"), (0.0051, "estimates-disagree")])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_half_a_band_apart_is_named(distance: float, code: str, sign: int) -> None:
     middle = math.log(0.9945)  # undecided on either side: PASS needs more, and the floor is inside the interval
@@ -120,6 +121,18 @@ def test_a_first_look_has_a_part_of_alpha() -> None:
     assert verdict.family([marginal], 1.0)[0].verdict is Verdict.FAIL
     assert verdict.family([marginal, whole, whole], 1.0)[0].verdict is Verdict.FAIL
     assert verdict.family([marginal, *[decide(FAST, 1.05)] * 3], 1.0)[0].verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("p", "others", "kept"), [(0.0245, 0, True), (0.0120, 1, True), (0.0130, 1, False)], ids=["one", "two", "too weak"]
+)
+def test_the_family_shares_two_and_a_half_percent(p: float, others: int, kept: bool) -> None:
+    """Without noise of its own the standard error is the prior's: 0.5 % · √(4/6) / √3, with 6 degrees of freedom."""
+    mean = -float(t.isf(p, 6)) * 0.005 * math.sqrt(4 / 6) / math.sqrt(3)
+    made = decide((mean,) * 3, 0.98)
+    assert made.verdict is Verdict.FAIL
+    judged = verdict.family([made, *[decide(FAST, 1.05)] * others], 1.0)[0]
+    assert (judged.verdict is Verdict.FAIL) is kept
 
 
 def test_a_family_of_none() -> None:
