@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.census import Census, take_census
+from engine.census import Census, CensusRow, take_census
 from engine.models.config import load_text_config
 from engine.models.layers import Source
 from engine.models.qwen3_5 import Qwen3_5ForCausalLM
@@ -107,24 +107,88 @@ def test_declared_copies_are_counted_apart(folders: dict[tuple[str, ...], Path])
     assert census.resident_bytes == take_census(*build(folders[LAYOUTS[0]])).resident_bytes
 
 
-@pytest.mark.parametrize("projection", ["lm_head", "o_proj", "qkv_proj", "in_proj_qkvz", "out_proj", "gate_up_proj"])
-def test_a_widened_module_is_caught(folders: dict[tuple[str, ...], Path], projection: str) -> None:
-    model, weights = build(folders[LAYOUTS[0]])
+PROJECTIONS = {
+    "tiny": [
+        "layers.3.self_attn.qkv_proj",
+        "layers.3.self_attn.o_proj",
+        "layers.0.linear_attn.in_proj_qkvz",
+        "layers.0.linear_attn.in_proj_ba",
+        "layers.0.linear_attn.out_proj",
+        "layers.0.mlp.gate_up_proj",
+        "layers.3.mlp.down_proj",
+        "lm_head",
+    ],
+    "tiny-moe": [
+        "layers.3.self_attn.qkv_proj",
+        "layers.3.self_attn.o_proj",
+        "layers.1.linear_attn.in_proj_qkvz",
+        "layers.1.linear_attn.in_proj_ba",
+        "layers.1.linear_attn.out_proj",
+        "layers.0.mlp.router",
+        "layers.0.mlp.gate_up_proj",
+        "layers.0.mlp.down_proj",
+        "layers.0.mlp.shared_expert.gate_up_proj",
+        "layers.0.mlp.shared_expert.down_proj",
+        "lm_head",
+    ],
+}
+"""Every linear attribute that a model has."""
 
-    def widen(operand: Operand) -> Operand:
-        return replace(operand, weight=DenseWeight(operand.weight.dequantize(torch.bfloat16)))
 
-    if projection == "lm_head":
-        model.lm_head = widen(model.lm_head)
+@pytest.mark.parametrize("shape", PROJECTIONS)
+def test_every_projection_type_is_among_them(folders: dict[tuple[str, ...], Path], shape: str) -> None:
+    census = take_census(*build(folders["--shape", shape, "--layout", "modelopt"]))
+    kinds = {row.module.rpartition(".")[2] for row in census.rows if row.is_linear}
+    assert kinds == {module.rpartition(".")[2] for module in PROJECTIONS[shape]}
+
+
+def widen(operand: Operand) -> Operand:
+    """The next wider dtype: bfloat16 for what is quantised, fp32 for bfloat16."""
+    dtype = torch.float32 if isinstance(operand.weight, DenseWeight) else torch.bfloat16
+    return replace(operand, weight=DenseWeight(operand.weight.dequantize(dtype)))
+
+
+def widen_module(model: object, path: str) -> None:
+    """Of experts only the fourth."""
+    *parents, leaf = path.split(".")
+    owner = model
+    for part in parents:
+        owner = owner[int(part)] if part.isdecimal() else getattr(owner, part)
+    linear = getattr(owner, leaf)
+    if isinstance(linear, Operand):
+        setattr(owner, leaf, widen(linear))
+    elif isinstance(linear, list):
+        linear[3] = widen(linear[3])
     else:
-        gdn, attention = model.layers[0], model.layers[3]
-        owner = {"o_proj": attention, "qkv_proj": attention}.get(projection, gdn)
-        mixer = getattr(owner, "self_attn", None) or getattr(owner, "linear_attn", None)
-        linear = getattr(owner.mlp if projection == "gate_up_proj" else mixer, projection)
         linear.operands = tuple(widen(operand) for operand in linear.operands)
-    widened = take_census(model, weights).widened
-    assert len(widened) == 1
-    assert widened[0].endswith(projection)
+
+
+@pytest.mark.parametrize("layout", ["modelopt", "compressed-tensors"])
+@pytest.mark.parametrize("naming", ["wrapped", "text-only"])
+@pytest.mark.parametrize("shape", PROJECTIONS)
+def test_a_widened_module_is_caught(
+    folders: dict[tuple[str, ...], Path], tmp_path: Path, shape: str, naming: str, layout: str
+) -> None:
+    folder = folders["--shape", shape, "--layout", layout]
+    if naming == "text-only":
+        folder = text_only(folder, tmp_path / "text-only")
+    for module in PROJECTIONS[shape]:
+        model, weights = build(folder)
+        widen_module(model, module)
+        assert take_census(model, weights).widened == (module.replace(".shared_expert", ""),)
+
+
+def test_one_expert_of_256_in_bfloat16_is_caught() -> None:
+    """The 35B's down_proj: 257 experts of 2048 rows and 512 columns, two scalars each in the file, a scale per row
+    here.
+    """
+    n, k, experts = 2048, 512, 257
+    shipped = {"U8": experts * n * k // 2, "F8_E4M3": experts * n * k // 16, "F32": 2 * 4 * experts}
+    whole = {"U8": shipped["U8"], "F8_E4M3": shipped["F8_E4M3"], "F32": 4 * experts * n}
+    one = {"U8": n * k // 2, "F8_E4M3": n * k // 16, "F32": 4 * n}
+    widened = {name: whole[name] - one[name] for name in whole} | {"BF16": 2 * n * k}
+    assert not CensusRow("down_proj", True, experts * n, shipped, whole, 0).is_widened
+    assert CensusRow("down_proj", True, experts * n, shipped, widened, 0).is_widened
 
 
 def test_a_second_copy_of_a_weight_is_caught(folders: dict[tuple[str, ...], Path]) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import collections
 import gc
+import json
 import math
 import shutil
 import weakref
 from collections.abc import Callable
 from pathlib import Path
 
+import make_checkpoint
 import pytest
 import torch
+from synthetic_weights import SHAPES, Recipe, tensors
 from torch import Tensor
 
+from engine.census import SCALE_BYTES_PER_ROW
 from engine.models.config import load_text_config
+from engine.weights.checkpoint import INDEX
 from engine.weights.errors import CheckpointError
 from engine.weights.loader import ModelWeights, load_weights
 from engine.weights.quantization import Scheme
@@ -252,18 +258,6 @@ def test_nan_in_an_fp8_matrix(dense: Path, edit: Callable) -> None:
         load(dense).linear("layers.0.linear_attn.in_proj_qkv")
 
 
-def test_experts_both_stacked_and_single(moe: Path, edit: Callable) -> None:
-    edit(moe, put("model.language_model.layers.1.mlp.experts.gate_up_proj", torch.zeros(8, 128, 256).bfloat16()))
-    with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.experts: found both stacked and single experts"):
-        load(moe)
-
-
-def test_a_missing_expert(moe: Path, edit: Callable) -> None:
-    edit(moe, drop("model.language_model.layers.2.mlp.experts.7.down_proj.weight"))
-    with pytest.raises(CheckpointError, match=r"layers\.2\.mlp\.experts\.7\.down_proj\.weight: missing"):
-        load(moe)
-
-
 def test_a_module_table_that_belongs_to_another_file(dense: Path, edit_json: Callable) -> None:
     """A quantised matrix that the table does not list is refused, not read as something else."""
     name = "model.language_model.layers.0.mlp.up_proj"
@@ -272,6 +266,67 @@ def test_a_module_table_that_belongs_to_another_file(dense: Path, edit_json: Cal
     weights_of = load_text_config(dense)
     with pytest.raises(CheckpointError, match=rf"{name}.weight: found U8 .*, expected BF16 or F16 or F32 \[512, 256\]"):
         load_weights(dense, weights_of, "cpu")
+
+
+IGNORED = "model.language_model.layers.1.linear_attn.out_proj"
+
+
+@pytest.mark.parametrize("file", ["config.json", "hf_quant_config.json"])
+def test_files_that_disagree_about_what_is_ignored(dense: Path, edit_json: Callable, file: str) -> None:
+    """Both name the same schemes, but one of them excludes a layer."""
+
+    def change(config: dict) -> None:
+        section = config.get("quantization_config") or config["quantization"]
+        section["ignore" if "ignore" in section else "exclude_modules"].append(IGNORED)
+
+    edit_json(dense / file, change)
+    with pytest.raises(
+        CheckpointError, match=r"layers\.1\.linear_attn\.out_proj: config.json says .*, hf_quant_config"
+    ):
+        load(dense)
+
+
+def test_files_that_spell_the_same_differently_agree(dense: Path, edit_json: Callable) -> None:
+    def change(config: dict) -> None:
+        section = config["quantization"]
+        section["exclude_modules"] = ["mtp*", "*.in_proj_a", "*.in_proj_b", "model.visual*", "*conv1d"]
+        section["quantized_layers"] = {
+            name.removeprefix("model.language_model."): entry for name, entry in section["quantized_layers"].items()
+        }
+
+    edit_json(dense / "hf_quant_config.json", change)
+    assert load(dense).quant.notes == ()
+
+
+def test_the_published_27b_has_its_193_and_208_layers(tmp_path: Path) -> None:
+    """Headers, index and configuration of the full shape; the data are holes in a sparse file."""
+    weights = load(hollow(tmp_path, "27b"))
+    kinds = collections.Counter(weights.schemes.values())
+    assert (kinds[Scheme.NVFP4], kinds[Scheme.FP8_STATIC]) == (193, 208)
+    assert weights.schemes["lm_head"] is Scheme.NVFP4
+    assert weights.checkpoint.skipped_bytes > 1.7e9
+    rows = sum(n for n, _ in weights.linears.values())
+    assert SCALE_BYTES_PER_ROW * rows < 0.02 * weights.checkpoint.text_bytes, "what a module may have on top"
+
+
+def hollow(folder: Path, shape: str) -> Path:
+    recipe = Recipe(SHAPES[shape], "modelopt", 0, distinct=False, w4a4=False, vision=True, mtp=True)
+    weight_map = {}
+    for i, shard in enumerate(make_checkpoint.split(list(tensors(recipe)), 5_000_000_000)):
+        header, end = {}, 0
+        for entry in shard:
+            header[entry.name] = {"dtype": entry.dtype, "shape": entry.shape, "data_offsets": [end, end + entry.nbytes]}
+            end += entry.nbytes
+            weight_map[entry.name] = f"{i}.safetensors"
+        text = json.dumps(header).encode()
+        with (folder / f"{i}.safetensors").open("wb") as file:
+            file.write(len(text).to_bytes(8, "little") + text)
+            file.truncate(8 + len(text) + end)
+    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+    for name, content in make_checkpoint.side_files(recipe).items():
+        if name in ("config.json", "hf_quant_config.json"):
+            (folder / name).write_text(json.dumps(content))
+    return folder
 
 
 def test_the_scheme_of_every_layer_is_kept_for_the_report(make: Make) -> None:
