@@ -7,7 +7,7 @@ Why
     shows in the same way: its host sets the clock right afterwards.
 Deciding numbers
     |wall clock − boot clock| gained from before the warm-up to after the leg, at most 128 ms (STEP_MS: beyond it NTP
-    steps the clock, RFC 5905) plus 0.5 ms for each second of the leg (SLEW: the most it slews, 500 ppm).
+    steps the clock, RFC 5905) plus 0.5 ms for each second of the leg (SLEW_MS_PER_S: the most it slews).
 What to do
     Let the clock settle before a run (chronyc waitsync), and keep a virtual machine from being paused or moved.
 """
@@ -26,12 +26,12 @@ CONSEQUENCE = False
 HINT = "let the clock settle before a run (chronyc waitsync), and keep a virtual machine from being paused or moved"
 
 STEP_MS = 128.0
-SLEW = 500e-6
+SLEW_MS_PER_S = 0.5
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
     for leg in evidence.legs:
-        stepped, allowed = leg.row.wall_step_ms, STEP_MS + SLEW * 1000 * leg.duration_s
+        stepped, allowed = leg.row.wall_step_ms, STEP_MS + SLEW_MS_PER_S * leg.duration_s
         if stepped is not None and abs(stepped) > allowed:
             message = f"the wall clock was set by {stepped:.0f} ms; expected at most {allowed:.0f}"
             yield void_leg(CODE, leg, message, HINT, beyond=abs(stepped) / allowed)

@@ -53,6 +53,15 @@ def test_less_before_the_first_server_than_before_later_ones_is_no_leak(build: A
     assert found(build.alter_leg(run, build.leg_id(run, "oracle", 1, 0), gpu_used_before_bytes=90 * GIB)) == []
 
 
+def test_the_first_leg_of_the_arm_is_the_measure(build: Any, found: Any) -> None:
+    """Later legs of a server have its growth in them, and would hide a leak."""
+    run = fresh_blocks(build)
+    for concurrency, repetition in ((2, 0), (2, 2)):
+        run = build.alter_leg(run, build.leg_id(run, "oracle", concurrency, repetition), gpu_used_before_bytes=90 * GIB)
+    leg = build.leg_id(run, "oracle", 1, 1)
+    assert [f.leg_id for f in found(build.alter_leg(run, leg, gpu_used_before_bytes=63 * GIB))][:1] == [leg]
+
+
 def test_arms_are_not_compared(build: Any, found: Any) -> None:
     run = fresh_blocks(build)
     for leg in [leg for leg in run.legs if leg.arm == "oracle"]:
