@@ -37,7 +37,7 @@ TARGETS = ("gate/checks", "gate/stats", "gate/tokens", "gate/metrics", "gate/ver
 TESTS = (
     *("tests/gate/checks", "tests/gate/stats", "tests/gate/tokens", "tests/gate/metrics"),
     *("tests/gate/test_judge*.py", "tests/gate/test_verdict*.py", "tests/gate/test_binding*.py"),
-    "tests/gate/test_cases*.py",
+    *("tests/gate/calibration/test_fit.py", "tests/gate/test_cases*.py"),
 )
 """Tests of pure functions: one that starts a server would cost every mutant seconds."""
 SIMULATIONS = ("tests/gate/stats/test_error_rates.py",)
