@@ -367,7 +367,7 @@ def selftest(
     only: Annotated[list[str] | None, typer.Option("--only", help="A case, or a class of cases; repeatable.")] = None,
     names: Annotated[bool, typer.Option("--list", help="Names and titles; starts nothing.")] = False,
 ) -> None:
-    """Does the gate judge right on this machine?
+    """Show that the gate judges right on this machine.
 
     Faults that once made wrong numbers, a scripted server with faults, a slow one, and equal ones; needs no GPU.
     """

@@ -75,7 +75,7 @@ def test_a_synthetic_checkpoint_has_the_pinned_digest_wherever_it_is_made(name: 
         ("protocol", "near_tie_nats", 2.0, "near_tie_nats 2, above 0.25"),
         ("protocol", "primary", ("output_throughput",), "do not decide here: tpot_median_ms, ttft_median_ms"),
         ("protocol", "repetitions", 1, "1 repetitions, fewer than 3"),
-        ("protocol", "band", 0.5, "band of 50.0 % is assumed"),
+        ("protocol", "band", 0.5, "band 50 %, above 1 %"),
         ("workload", "warmup_per_stream", 0, "no warm-up"),
         ("workload", "requests_per_stream", 1, "1 requests a stream, fewer than 2"),
         ("workload", "max_common_prefix", 12, "prompts may share 12 tokens"),
