@@ -14,8 +14,9 @@ from engine.config import EngineConfig
 from engine.devices import free_bytes, limit_threads, resolve_device
 from engine.errors import PreconditionError
 from engine.graphs import DecodeGraphs
+from engine.kernels import library
 from engine.logprobs import PromptLogprobs
-from engine.models.caches import Caches, kv_block_bytes
+from engine.models.caches import Caches, kv_block_bytes, state_slot_bytes
 from engine.models.config import TextConfig, load_text_config
 from engine.models.fused import FusedForCausalLM, obstacle
 from engine.models.layers import Source
@@ -134,6 +135,10 @@ class LoadedRunner(ModelRunner):
         fused = device.type == "cuda" and reason is None
         self.reference_ops = () if fused else ops if device.type == "cuda" else missing_kernels(device.type)
         self.kv_dtype = _kv_dtype(config, self.weights, dtype)
+        # What is known before the first byte is read is said before: reading takes a minute.
+        _check_memory(config, self.weights, text, dtype, self.kv_dtype)
+        if fused:
+            library.load(library.arch_of(device))
         self.eos_ids = frozenset(text.eos_token_ids)
         self.max_model_len = min(config.scheduler.max_model_len, text.max_position_embeddings)
         self.threads = limit_threads(self.weights.checkpoint.text_bytes) if device.type == "cpu" else None
@@ -210,6 +215,21 @@ def _kv_dtype(config: EngineConfig, weights: ModelWeights, dtype: torch.dtype) -
     if asked not in ("fp8", "bfloat16"):
         raise PreconditionError(f"kv_cache_dtype {asked}: expected auto, bfloat16 or fp8")
     return torch.float8_e4m3fn if asked == "fp8" else dtype
+
+
+def _check_memory(
+    config: EngineConfig, weights: ModelWeights, text: TextConfig, dtype: torch.dtype, kv_dtype: torch.dtype
+) -> None:
+    """Room for the weights and the least that serves one request: a state slot and a KV block. On a CPU nothing else
+    would say so: the kernel ends a process that takes too much.
+    """
+    shipped, slot = weights.checkpoint.text_bytes, state_slot_bytes(text, dtype)
+    block, free = kv_block_bytes(text, config.cache.block_tokens, kv_dtype), free_bytes(weights.device)
+    if (need := shipped + slot + block) > free:
+        raise PreconditionError(
+            f"{config.model.path}: needs {need} bytes ({shipped} of weights, {slot} for a state slot, {block} for a KV "
+            f"block), but {free} are free on {weights.device}; free memory there, or take a device with more"
+        )
 
 
 def _pool_blocks(

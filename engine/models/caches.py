@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -78,6 +79,12 @@ def kv_heads_shape(config: TextConfig) -> tuple[int, int]:
 def state_shape(config: TextConfig) -> tuple[int, int, int]:
     """(Hv, Dv, Dk)."""
     return config.linear_num_value_heads, config.linear_value_head_dim, config.linear_key_head_dim
+
+
+def state_slot_bytes(config: TextConfig, dtype: torch.dtype) -> int:
+    """Bytes of one sequence's recurrent state over all GDN layers; `dtype` is that of activations."""
+    layers = config.layer_types.count("linear_attention")
+    return layers * (config.conv_dim * CONV_TAPS_KEPT * dtype.itemsize + 4 * math.prod(state_shape(config)))
 
 
 def kv_block_bytes(config: TextConfig, block_tokens: int, kv_dtype: torch.dtype) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
+import math
 import shutil
 
+import make_checkpoint
 import pytest
 import torch
 
@@ -13,8 +16,13 @@ from engine.batch import Batch, Segment
 from engine.census import Census
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.errors import PreconditionError
+from engine.kernels import library
+from engine.kernels.build import BuildError
 from engine.request import SamplingParams
 from engine.runner import load_runner
+from engine.server.loading import load_runner as load_for_server
+from engine.weights.checkpoint import Checkpoint
+from tests.engine.weights.stored import read_all
 
 
 def config(path, *, model=None, cache=None, scheduler=None):
@@ -85,11 +93,17 @@ def test_pool_takes_at_most_a_quarter_of_the_free_memory(tiny_checkpoint, monkey
     # One block of 16 tokens: 2 attention layers, keys and values, 2 heads of 64, bfloat16.
     block_bytes = 2 * 2 * 16 * 2 * 64 * 2
     settings = config(tiny_checkpoint, cache={"kv_cache_dtype": "bfloat16"})
-    monkeypatch.setattr("engine.runner.free_bytes", lambda _: 4 * 10 * block_bytes)
+
+    def after_the_weights(free):
+        answers = iter([2**40, free])
+        monkeypatch.setattr("engine.runner.free_bytes", lambda _: next(answers))
+
+    after_the_weights(4 * 10 * block_bytes)
     assert load_runner(settings).num_blocks == 10
-    monkeypatch.setattr("engine.runner.free_bytes", lambda _: 4 * 6 * block_bytes)
+    after_the_weights(4 * 6 * block_bytes)
     with pytest.raises(PreconditionError, match="holds 6 KV blocks of 16384 bytes, but one sequence of 100 tokens"):
         load_runner(settings)
+    after_the_weights(2**40)
     given = dataclasses.replace(settings, cache=CacheConfig(kv_cache_dtype="bfloat16", num_blocks=20))
     assert load_runner(given).num_blocks == 20
 
@@ -116,3 +130,72 @@ def test_a_pool_larger_than_memory_is_one_line_with_what_fits(tiny_checkpoint):
     huge = config(tiny_checkpoint, cache={"block_tokens": 10**6, "num_blocks": 10**12})
     with pytest.raises(PreconditionError, match=r"--num-blocks 1000000000000: \d+ bytes of KV cache, but \d+ are free"):
         load_runner(huge)
+
+
+def stored_bytes(folder):
+    """Tensors of the text model, by the library that wrote them."""
+    return sum(t.nbytes for name, t in read_all(folder).items() if "visual" not in name and not name.startswith("mtp."))
+
+
+def test_weights_a_state_slot_and_a_block_must_fit_before_anything_is_read(tiny_checkpoint, monkeypatch):
+    # 6 GDN layers: 3 raw inputs of 640 channels in bfloat16, 6 heads of 64 x 64 in fp32. A block as above, in FP8.
+    slot, block = 6 * (3 * 640 * 2 + 6 * 64 * 64 * 4), 2 * 2 * 16 * 2 * 64
+    need = stored_bytes(tiny_checkpoint) + slot + block
+    answers = iter([need, 2**40])
+    monkeypatch.setattr("engine.runner.free_bytes", lambda _: next(answers))
+    load_runner(config(tiny_checkpoint))
+    monkeypatch.setattr("engine.runner.free_bytes", lambda _: need - 1)
+    monkeypatch.setattr(Checkpoint, "read_stack", lambda *_: pytest.fail("a weight was read"))
+    numbers = rf"{need} bytes \({need - slot - block} of weights, {slot} for a state slot, {block} for a KV block\)"
+    with pytest.raises(PreconditionError, match=rf"needs {numbers}, but {need - 1} are free on cpu; free memory"):
+        load_runner(config(tiny_checkpoint))
+
+
+def test_a_missing_kernel_library_is_told_before_anything_is_read(tiny_checkpoint, monkeypatch):
+    def none(_):
+        raise BuildError("found no nvcc on PATH; expected the CUDA toolkit")
+
+    monkeypatch.setattr("engine.runner.resolve_device", lambda *_: torch.device("cuda"))
+    monkeypatch.setattr("engine.runner.obstacle", lambda *_: None)
+    monkeypatch.setattr("engine.runner.free_bytes", lambda _: 2**40)
+    monkeypatch.setattr(library, "arch_of", lambda _: "90a")
+    monkeypatch.setattr(library, "load", none)
+    monkeypatch.setattr(Checkpoint, "read_stack", lambda *_: pytest.fail("a weight was read"))
+    with pytest.raises(PreconditionError, match="the kernels for this device are not there: found no nvcc on PATH"):
+        load_for_server(config(tiny_checkpoint))
+
+
+def resident_bytes():
+    """Of all tensors that anything in this process can still reach."""
+    gc.collect()
+    storages = [o.untyped_storage() for o in gc.get_objects() if type(o) is torch.Tensor]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+def test_what_was_read_before_a_fault_is_freed(tiny_checkpoint, monkeypatch):
+    """The last weight that is read is wrong: none of those before it stays."""
+    whole = Checkpoint.read_stack
+
+    def spoiled(self, parts, device):
+        wrong = parts[0].name == "lm_head.weight_scale_2"
+        return torch.tensor([math.nan]) if wrong else whole(self, parts, device)
+
+    monkeypatch.setattr(Checkpoint, "read_stack", spoiled)
+    before = resident_bytes()
+    with pytest.raises(PreconditionError, match=r"lm_head\.weight_scale_2: found nan") as caught:
+        load_runner(config(tiny_checkpoint))
+    held = resident_bytes() - before  # by the traceback: the measure is not blind
+    del caught
+    assert held > 4_000_000
+    assert resident_bytes() - before < 1000
+
+
+def test_which_file_decides_the_kv_cache_is_said(tmp_path):
+    """nvidia's 35B: config.json has no KV scheme, hf_quant_config.json says FP8. vLLM follows the former, so do we."""
+    make_checkpoint.main(["--shape", "tiny-moe", "--layers", "4", "--device", "cpu", str(tmp_path / "moe")])
+    info = load_runner(config(tmp_path / "moe")).info()
+    assert info["kv_cache_dtype"] == "bfloat16"
+    assert info["notes"] == [
+        "KV cache: config.json asks no KV quantisation, hf_quant_config.json FP8; config.json wins, as in vLLM"
+    ]
+    assert load_runner(config(tmp_path / "moe", cache={"kv_cache_dtype": "fp8"})).info()["kv_cache_dtype"] == "fp8"
