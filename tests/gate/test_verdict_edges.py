@@ -80,7 +80,7 @@ def test_another_requests_ids_are_named() -> None:
         margin_nats=None,
     )
     foreign = one.model_copy(update={"foreign_index": 3})
-    message, hint = tokens(diverged=2, divergences=(one, foreign))
+    message, hint = tokens(diverged=3, divergences=(one, one, foreign))
     assert message.endswith("; 1 go on with another request's ids")
     assert hint == "requests share state: look at slots and blocks"
 
