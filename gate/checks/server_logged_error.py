@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence
-from gate.observe.rows import Finding, LegRow
+from gate.observe.rows import Finding
 
 CODE = "server-logged-error"
 TIMING_ONLY = False
@@ -26,13 +26,9 @@ CONSEQUENCE = False
 HINT = "read the arm's log in the run's folder around that line"
 
 
-def logged(row: LegRow) -> int:
-    """0 also where there is no log to read."""
-    return row.server_log_errors or 0
-
-
 def check(evidence: Evidence) -> Iterator[Finding]:
     for leg in evidence.legs:
-        if logged(leg.row):
-            message = f"the server logged {logged(leg.row)} errors: {leg.row.server_log_first_error}; expected 0"
+        if leg.row.server_log_errors:
+            found = f"the server logged {leg.row.server_log_errors} errors: {leg.row.server_log_first_error}"
+            message = f"{found}; expected 0"
             yield void_leg(CODE, leg, message, HINT)

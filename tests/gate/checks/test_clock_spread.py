@@ -43,6 +43,13 @@ def test_a_gpu_without_utilisation_is_taken_to_work(build: Any, found: Any) -> N
     assert found(build.alter_telemetry(blind, leg, CLOCK, lambda _: 345.0, 0.9, 1.0), "clock-spread")
 
 
+def test_an_arm_without_clocks_has_no_spread(build: Any, found: Any) -> None:
+    run = build.run()
+    for leg in run.legs:
+        run = build.alter_telemetry(run, leg.leg_id, CLOCK, None)
+    assert {finding.code for finding in found(run)} == {"clocks-unsampled"}
+
+
 def test_clocks_outside_the_load_do_not_count(build: Any, found: Any) -> None:
     run = build.run()
     row = next(leg for leg in run.legs if leg.leg_id == build.leg_id(run))

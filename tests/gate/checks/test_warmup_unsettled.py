@@ -93,6 +93,7 @@ def test_two_requests_have_no_slope(build: Any, found: Any, stretch: Any) -> Non
 
 def test_drift_is_what_the_line_says() -> None:
     assert drift([(0, 1.0), (1, 2.0), (2, 3.0)]) == pytest.approx(1.0)
+    assert drift([(0, 1.0), (0.25, 2.0), (0.5, 3.0)]) == pytest.approx(1.0)
     assert drift([(0, 3.0), (1, 2.0), (2, 1.0)]) == pytest.approx(-1.0)
     assert drift([(0, 1.0), (1, 1.0), (2, 1.0)]) == 0
     assert drift([(0, 1.0), (1, 2.0), (2, 1.0)]) == 0
