@@ -67,7 +67,7 @@ checkpoints/tiny-moe-oracle/config.json: checkpoints/tiny-moe/config.json $(EXPA
 test: setup ## every test that needs no GPU; those of the oracle where it is installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
 
-mutants: setup ## change every line that judges, one at a time: some test must fail each time; about ten minutes on two cores
+mutants: setup ## change every line that judges, one at a time: some test must fail each time
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py
 
 survival: setup ## kill a run before every one of its operations, and at 200 random times; about half an hour
