@@ -160,6 +160,8 @@ def fuse(shards: Sequence[Weight]) -> Weight:
     """
     if not shards:
         raise WeightError("cannot fuse: no shards given")
+    if len(shards) == 1:
+        return shards[0]
     kinds = {type(s).__name__ for s in shards}
     widths = {s.shape[1] for s in shards}
     if len(kinds) > 1 or len(widths) > 1:
