@@ -25,7 +25,7 @@ from tests.ops.moe_products import (
     weighted_error,
 )
 from tests.ops.poison import product_error, relative_error
-from tests.ops.test_moe_grouping import KINDS, check, logits_for
+from tests.ops.test_moe_grouping import KINDS, SUBTLE, check, logits_for
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
 
@@ -94,6 +94,29 @@ def test_routing(emulated, kind, tokens, experts, top_k):
     emulated("moe")
     logits = logits_for(kind, tokens, experts, seed=tokens)
     check(moe_cuda.routing(logits, top_k), logits, top_k)
+
+
+@pytest.mark.parametrize("kind", SUBTLE)
+@pytest.mark.parametrize("tokens", [1, 32])
+def test_routing_where_rounding_decides(emulated, kind, tokens):
+    emulated("moe")
+    logits = logits_for(kind, tokens, 256, seed=tokens)
+    check(moe_cuda.routing(logits, 8), logits, 8)
+
+
+def test_routing_of_every_batch_and_of_nothing_beyond_it(emulated):
+    """Rows behind the batch would choose expert 0; no entry, pair or count knows of them."""
+    emulated("moe")
+    logits = logits_for("random", 33, 64, seed=3)
+    logits[:, 0] = -50
+    for tokens in range(1, 33):
+        behind = logits.clone()
+        behind[tokens:, 0] = 50
+        made = moe_cuda.routing(behind[:tokens], 4)
+        check(made, logits[:tokens], 4)
+        used = made.entries[: int(made.count)]
+        assert not (used[:, 0] == 0).any()
+        assert int(used[:, 2].sum()) == tokens * 5
 
 
 SHAPES = [

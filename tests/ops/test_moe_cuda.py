@@ -18,7 +18,7 @@ from tests.ops.moe_products import (
     weighted_error,
 )
 from tests.ops.poison import relative_error
-from tests.ops.test_moe_grouping import KINDS, check, logits_for
+from tests.ops.test_moe_grouping import KINDS, SUBTLE, check, logits_for
 
 pytestmark = pytest.mark.gpu
 
@@ -26,7 +26,7 @@ EXPERTS = 32
 SIZES = [1, 2, 8, 9, 17, 32, 33, 100, 257]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + SUBTLE)
 @pytest.mark.parametrize("tokens", [1, 2, 7, 8, 9, 31, 32])
 @pytest.mark.parametrize(("experts", "top_k"), [(256, 8), (8, 8), (33, 3)])
 @pytest.mark.usefixtures("poison")

@@ -9,11 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.ops.moe import cuda, route
+from engine.ops.moe import cuda, naive, route
 
 
 def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
-    """Random, all equal, few distinct values (ties), all tokens alike, one expert far ahead, two halves far apart."""
+    """Random, all equal, few distinct values (ties), all tokens alike, one expert far ahead, two halves far apart;
+
+    near: neighbours in bfloat16; rounding: different logits, equal in the fp32 softmax; faint: the chosen beyond the
+    first have probabilities below fp32's normal range; never: one expert behind all the others.
+    """
     g = torch.Generator().manual_seed(seed)
     drawn = torch.randn(tokens, experts + 1, generator=g) * 3
     match kind:
@@ -27,6 +31,15 @@ def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
             drawn[:, experts // 2] = 40
         case "underflow":
             drawn[:, ::2] = -200
+        case "near":
+            drawn = 1 + torch.randint(0, 3, drawn.shape, generator=g) / 128
+        case "rounding":
+            drawn = drawn.round() * 2.0**-40
+        case "faint":
+            drawn = -92 - drawn.abs()
+            drawn[:, 1] = 0
+        case "never":
+            drawn[:, experts // 2] = -60
     return drawn.bfloat16()
 
 
@@ -56,11 +69,12 @@ def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
 
 
 KINDS = ["random", "equal", "ties", "alike", "one", "underflow"]
+SUBTLE = ["near", "rounding", "faint", "never"]
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.sampled_from(KINDS),
+    st.sampled_from(KINDS + SUBTLE),
     st.integers(1, 200),
     st.sampled_from([(4, 2), (8, 8), (64, 4), (256, 8)]),
     st.integers(0, 99),
@@ -77,6 +91,24 @@ def test_all_tokens_to_one_expert(tokens: int) -> None:
     made = cuda.routing_by_sort(logits, 8)
     check(made, logits, 8)
     assert int(made.count) == 9 * -(-tokens // 32)
+
+
+@pytest.mark.parametrize("kind", KINDS + SUBTLE)
+def test_ids_are_the_definition_s_at_every_batch_from_1_to_512(kind: str) -> None:
+    """Against numbers of Python, one token at a time: most probable first, then by id. A token's experts do not depend
+    on the batch it is in, so one reference serves every size.
+    """
+    logits = logits_for(kind, 512, 256, 11)
+    expected = naive.route(logits[:, :256], 8)[1].tolist()
+    for tokens in range(1, 513):
+        start = (tokens * 37) % (513 - tokens)
+        made = cuda.routing_by_sort(logits[start : start + tokens], 8)
+        assert made.ids.tolist() == expected[start : start + tokens]
+        pairs = made.pairs.tolist()
+        assert sorted(pairs) == list(range(tokens * 9)), "each token at each of its experts once, and no token else"
+        used = made.entries[: int(made.count)]
+        assert int(used[:, 2].sum()) == tokens * 9
+        assert not (kind == "never" and (used[:, 0] == 128).any())
 
 
 def test_more_than_32_tokens_are_sorted_by_torch() -> None:
