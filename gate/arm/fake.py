@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +32,7 @@ class FakeServer:
         self.port = port
         self.requests: list[dict[str, Any]] = []
         """Bodies of the completion requests, in order of arrival."""
+        self._answered: Counter[tuple[int, ...]] = Counter()
         self.running = self.waiting = 0
         self.peak_running = 0
         self.disconnects = 0
@@ -90,6 +92,11 @@ class FakeServer:
         for task in list(tasks):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def answers_otherwise(self, prompt: tuple[int, ...]) -> bool:
+        """Every second time for each prompt, whatever comes between; which time first depends on the prompt."""
+        self._answered[prompt] += 1
+        return (self._answered[prompt] + sum(prompt)) % 2 == 0
 
     def admit(self, body: dict[str, Any]) -> bool:
         """Count a completion request; whether the script's fault is for it."""

@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
             server.prompted += len(query.prompt)
             self._reply(200, "application/json", json.dumps(whole(server.script, query)).encode())
         else:
-            if server.script.flaky_at is not None and len(server.requests) % 2 == 0:
+            if server.script.flaky_at is not None and server.answers_otherwise(query.prompt):
                 query = dataclasses.replace(query, offsets=((server.script.flaky_at, 1),))
             await self._stream(query, faulty=fault != "none")
 

@@ -47,7 +47,7 @@ class Script(Table):
     offsets: tuple[tuple[int, int], ...] = ()
     """(position, added to the id there): more differences, and larger ones, than diverge_at makes."""
     flaky_at: int | None = None
-    """Position at which every second request gets another id: a server that disagrees with itself."""
+    """Position at which every second answer to a prompt has another id: a server that disagrees with itself."""
     foreign_from_running: int | None = None
     """Streams that start while so many run, themselves included, answer the request before theirs: shared state."""
     margin_nats: float = 0.05

@@ -142,6 +142,7 @@ class Pair:
                 except ArmError as error:
                     problems.append(error)
             GUARD.close()
+            GUARD.keep = ()  # the locks are closed next, and their numbers will be other files'
             if problems:
                 raise problems[0]
 

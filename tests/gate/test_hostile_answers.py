@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from gate.arm.process import answers
 from gate.client.stream import read_stream
 from gate.errors import ArmError
-from gate.margins import top
 from gate.observe import control
 from gate.observe import server as ask
+from oracle.capture import teacher_forced
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
 
@@ -151,8 +151,12 @@ def test_a_control_answer_without_an_end_is_no_answer(monkeypatch: pytest.Monkey
         assert ask.counters(url) == ask.Counters()
 
 
-@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999"])
-def test_a_margin_that_is_no_number_is_not_given(value: str) -> None:
-    body = '{"choices": [{"logprobs": {"top_logprobs": [{"token_id:1": ' + value + "}]}}]}"
-    with serving(v1_completions=sends(body.encode())) as url, control.client(url, 5.0) as client:
-        assert top(client, "fake", [1, 2]) is None
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1e999", '"x"', "null", "{}"])
+def test_a_log_prob_that_is_no_number_is_an_arm_error(value: str) -> None:
+    body = '{"choices": [{"prompt_logprobs": [null, {"2": {"logprob": ' + value + ', "rank": 1}}]}]}'
+    with (
+        serving(v1_completions=sends(body.encode())) as url,
+        control.client(url, 5.0) as client,
+        pytest.raises(ArmError),
+    ):
+        teacher_forced(client, "fake", [1], [2])

@@ -249,3 +249,11 @@ def test_a_stop_that_fails_does_not_hide_what_ended_the_run(tmp_path: Path, monk
     assert said[-1] == "port 1 is still taken"
     with pytest.raises(ArmError, match="port 1"):
         run(None)
+
+
+@pytest.mark.usefixtures("stage")
+def test_the_watcher_keeps_no_lock_of_a_run_that_is_over(tmp_path: Path) -> None:
+    """Its descriptors are closed after the run: the next server of this process could not be started with them."""
+    with pairs.Pair(plan("both"), tmp_path, print, (123456,)):
+        assert pairs.GUARD.keep == (123456,)
+    assert pairs.GUARD.keep == ()
