@@ -20,7 +20,7 @@ from mutations import Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 60
-"""Of one mutant; an endless loop counts as noticed."""
+"""Of one test and of what comes before the first; an endless loop counts as noticed, a long list of tests does not."""
 PYTEST = (
     *("-q", "-x", "--tb=no", "--assert=plain", "-o", "addopts=", "--import-mode=importlib", "--rootdir", str(ROOT)),
     *(f"-pno:{plugin}" for plugin in ("cacheprovider", "unraisableexception", "threadexception", "faulthandler")),
@@ -46,6 +46,8 @@ class Selection:
     """A pytest plugin: keeps the wanted tests, in the wanted order, and remembers which failed."""
 
     ids: Sequence[str] = ()
+    timeout_s: int = 0
+    """Of each test; 0: none."""
     failed: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -53,6 +55,9 @@ class Selection:
         if self.ids:
             rank = {test: k for k, test in enumerate(self.ids)}
             items[:] = sorted((item for item in items if item.nodeid in rank), key=lambda item: rank[item.nodeid])
+
+    def pytest_runtest_logstart(self) -> None:
+        signal.alarm(self.timeout_s)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
@@ -138,7 +143,7 @@ def trial(mutant: Mutant, dependants: Sequence[str], groups: Sequence[Group]) ->
     except Exception as error:  # noqa: BLE001 — whatever a mutant raises
         return f"import: {error!r}"
     for group in groups:
-        selection = Selection(group.ids)
+        selection = Selection(group.ids, TIMEOUT_S)
         code = pytest.main([*PYTEST, *group.files], plugins=[selection])
         if selection.failed or code in (pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
             return selection.failed[0] if selection.failed else "collection"
