@@ -97,7 +97,7 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
             for finding in findings
             if finding.concurrency in (None, concurrency) and finding.code not in checks.TIMING_ONLY_CODES
         ]
-        planned = evidence.requests_per_leg(concurrency) * evidence.repetitions
+        planned = evidence.requests_per_leg(concurrency) * evidence.repetitions_at(concurrency)
         decision = verdict.tokens(
             found,
             planned=planned,

@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gate import verdict
 from gate.calibration.record import BandCell, BandGate, BandKey, BandRecord
@@ -38,8 +39,13 @@ def fit(recipe: str, key: BandKey, reports: Sequence[Report]) -> BandRecord:
 
 
 def band_id(record: BandRecord) -> str:
-    document = record.model_dump(mode="json", exclude={"band_id"})
-    return hashlib.sha256(json.dumps(document, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    return id_of(record.model_dump(mode="json"))
+
+
+def id_of(document: Mapping[str, Any]) -> str:
+    """Of a band file as it was parsed, whatever fields the version that wrote it knew."""
+    rest = {name: value for name, value in document.items() if name != "band_id"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def usable(cell: Cell) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gate.calibration import fit
 from gate.calibration import key as keys
 from gate.calibration.record import BandKey, BandRecord
 from gate.checks.evidence import Evidence
@@ -36,9 +37,15 @@ def key_of_run(run: RunData) -> BandKey:
 def gates(folder: Path, key: BandKey) -> tuple[Gate, ...]:
     """A/A runs of a host's folder with this key, oldest first, complete or not.
 
-    A run that cannot be read is left out: it is one that `gate list` shows as damaged.
+    A run that cannot be read is left out: it is one that `gate list` shows as damaged. A copy of a folder is no second
+    gate: it would lend its noise twice, and more gates than there were.
     """
-    return tuple(_gates(folder, key))
+    found: dict[str, Gate] = {}
+    for gate in _gates(folder, key):
+        known = found.get(gate.run.run_id)
+        if known is None or not known.complete:
+            found[gate.run.run_id] = gate
+    return tuple(found.values())
 
 
 def _gates(folder: Path, key: BandKey) -> Iterator[Gate]:
@@ -69,11 +76,13 @@ def path_of(folder: Path, recipe: str, key: BandKey) -> Path:
 
 
 def _read(path: Path) -> BandRecord | None:
-    """A band that cannot be read is as good as none; calibrate writes it anew."""
+    """A band that cannot be read, or was edited, is as good as none; calibrate writes it anew."""
     try:
-        return BandRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        document = store.read_json(path)
+        record = BandRecord.model_validate_json(path.read_bytes())
+    except (OSError, StorageError, ValidationError):
         return None
+    return record if fit.id_of(document) == record.band_id else None
 
 
 def write(record: BandRecord, path: Path) -> None:

@@ -121,3 +121,16 @@ def test_a_block_that_was_cut_off_decides_nothing(build: Any) -> None:
     assert cell(report, 2).reasons[0].code == "legs-missing"
     assert not report.complete
     assert [leg.leg_id for leg in Evidence.of(half).missing] == [due(made)[-1].leg_id]
+
+
+def test_the_ids_of_an_extra_block_do_not_stand_in_for_those_that_are_missing(build: Any) -> None:
+    made = run(build, at(2, UNDECIDED), extra_at=(2,))
+    silent = tuple(
+        row.model_copy(update={"token_ids": None})
+        if (row.concurrency, row.arm, row.repetition) == (2, "candidate", 0)
+        else row
+        for row in made.requests
+    )
+    tokens = {one.concurrency: one for one in judge(dataclasses.replace(made, requests=silent)).tokens}
+    assert (tokens[1].verdict, tokens[2].verdict) == (Verdict.PASS, Verdict.INCONCLUSIVE)
+    assert [reason.message for reason in tokens[2].reasons] == ["16 of 20 planned sequences could be compared"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,19 @@ def test_missing_gates_are_run_and_a_run_takes_their_band(bench: Bench, capsys: 
     assert report.band.band_id == band.band_id
     assert f"prior of band {band.band_id[:12]}, 3 A/A gates of this host" in capsys.readouterr().out
 
+    path = next(bench.out.glob(f"*/{history.BANDS}/*.json"))
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"gates": 3', '"gates": 8'), encoding="utf-8")
+    assert history.nearest(path.parents[1], band.recipe, band.key) is None  # it is not what its id says
+    path.write_text(text, encoding="utf-8")
+    assert history.nearest(path.parents[1], band.recipe, band.key) == band
+
     moved = find(None, bench.out).rename(bench.out.parent / "elsewhere")  # away from the host's folder
     assert conclude(moved).band == report.band
+
+    before = len(history.gates(path.parents[1], band.key))
+    shutil.copytree(bench.runs[0], bench.runs[0].with_name("a-copy"))
+    assert len(history.gates(path.parents[1], band.key)) == before >= len(band.gates)
 
 
 def test_an_interrupted_calibration_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
