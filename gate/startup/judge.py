@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gate import verdict
 from gate.metrics.startup import DECIDES, START_AXES, proven
-from gate.observe.rows import Arm, Finding, StartRow, Verdict
+from gate.observe.rows import ARMS, Arm, Finding, StartRow, Verdict
 from gate.report.model import Cell
 from gate.startup.record import StartupPlan, StartupReport
 from gate.stats import band as bands
@@ -15,11 +15,11 @@ from gate.stats.median import median, ratio
 from gate.stats.pairs import log_ratios
 from gate.units import gib
 
-UNPROVEN, FAILED = "page-cache-unproven", "start-failed"
+UNPROVEN, FAILED, UNEQUAL = "page-cache-unproven", "start-failed", "page-cache-unequal"
 
 
 def judge(about: StartupPlan, starts: Sequence[StartRow], preflight: Sequence[Finding]) -> StartupReport:
-    findings = tuple(finding for start in starts for finding in faults(start))
+    findings = (*(finding for start in starts for finding in faults(start)), *unequal(starts))
     cells = tuple(_cell(about, axis, starts, findings) for axis in START_AXES)
     decided = next(cell.verdict for cell in cells if cell.primary)
     return StartupReport(
@@ -55,6 +55,24 @@ def faults(start: StartRow) -> tuple[Finding, ...]:
             arm=start.arm,
         ),
     )
+
+
+def unequal(starts: Sequence[StartRow]) -> tuple[Finding, ...]:
+    """Repetitions of which one arm found the checkpoint in the page cache and the other did not: seconds, of neither.
+
+    As found, the first start of all reads the files in for the one after it.
+    """
+    found: dict[int, dict[Arm, StartRow]] = {}
+    for start in starts:
+        found.setdefault(start.repetition, {})[start.arm] = start
+    made = []
+    for repetition, pair in found.items():
+        told = {arm: start.page_cache for arm, start in pair.items() if start.wanted_cache is None}
+        if len(told) == 2 and told["candidate"] != told["oracle"]:
+            said = " and ".join(f"{told[arm] or 'unknown'} for the {arm}" for arm in ARMS)
+            message = f"starts {repetition}: the checkpoint was {said}"
+            made.append(Finding(code=UNEQUAL, message=message, hint="--warm or --cold makes both starts alike"))
+    return tuple(made)
 
 
 def _cell(about: StartupPlan, axis: str, starts: Sequence[StartRow], findings: Sequence[Finding]) -> Cell:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from gate import verdict
+from gate.checks.arms_are_one import posing
 from gate.observe.residency import residency
 from gate.observe.rows import ARMS, Arm, Finding, Identity
 from gate.observe.tokenrows import ForcedRow, Kind, Place, SequenceRow
@@ -165,10 +166,33 @@ def _missing(data: TokenData) -> Iterator[str]:
         yield f"declared concurrencies not asked: {', '.join(map(str, left_out))}"
     if data.plan.base.oracle.kind != "vllm":
         yield f"the oracle is {data.plan.base.oracle.kind}, not the pinned vLLM"
+    if recipe.oracle.args or recipe.oracle.env:
+        own = [*recipe.oracle.args, *(f"{name}={value}" for name, value in recipe.oracle.env.items())]
+        yield f"the oracle runs with settings of the recipe's own: {' '.join(own)}"
     if not recipe.gpu:
         yield "no GPU: the kernels that serve users did not run"
+    yield from _arms(data)
     for finding in data.run.preflight:
         yield f"preflight: {finding.message}"
+
+
+def _arms(data: TokenData) -> Iterator[str]:
+    """What is not known of the servers that answered, or was not the same for all of their answers."""
+    for arm in ARMS:
+        plan = data.plan.base.arm(arm)
+        if plan.kind == "url":
+            yield f"the {arm} is an attached URL: its start, flags and environment are not the gate's"
+        elif plan.checkpoint_digest is None:
+            yield f"the {arm}'s checkpoint has no digest"
+        if len({one.digest for one in data.identities if one.arm == arm}) > 1:
+            yield f"the {arm} was not the same server throughout: what it says of itself changed"
+    digests = {data.plan.base.arm(arm).checkpoint_digest for arm in ARMS}
+    if len(digests) == 2 and None not in digests:
+        yield "the arms ran different copies of the checkpoint"
+    first = {arm: next((one for one in data.identities if one.arm == arm), None) for arm in ARMS}
+    version = posing(data.plan.base.candidate, first["candidate"], first["oracle"])
+    if version is not None:
+        yield f"the candidate does not say that it is the engine, and has the oracle's version {version}"
 
 
 def _arm(data: TokenData, arm: Arm) -> ArmSummary:

@@ -72,6 +72,17 @@ def test_a_start_that_is_not_proven_cold_voids_and_says_how_much_was_there() -> 
     assert finding.message in report.markdown(made)
 
 
+def test_as_found_the_arms_must_have_found_the_same() -> None:
+    """The very first start reads the files in for the other arm, and would lose by it."""
+    as_found = {"wanted_cache": None, "page_cache": "warm", "checkpoint_resident_bytes": 2**30}
+    assert judged(starts(lambda _row: as_found), None).verdict is Verdict.PASS
+    first = {"page_cache": "cold", "checkpoint_resident_bytes": 0}
+    made = judged(starts(lambda row: as_found | (first if row.start_id == "oracle-0" else {})), None)
+    assert {(cell.verdict, cell.ratio) for cell in made.cells} == {(Verdict.VOID, None)}
+    assert [finding.code for finding in made.findings] == ["page-cache-unequal"]
+    assert "starts 0: the checkpoint was warm for the candidate and cold for the oracle" in report.text(made)
+
+
 def test_a_start_that_failed_voids() -> None:
     made = judged(starts(lambda row: {"error": "HTTP 500: no"} if row.start_id == "candidate-0" else {}))
     assert [finding.code for finding in made.findings] == ["start-failed"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from gate.observe.rows import Verdict
 from gate.progress import Ui
 from gate.runs import entries, find
 from gate.tokenrun import drive, flow, folder, show
+from gate.tokenrun.judge import judge
 from gate.tokenrun.model import KindCell, TokenReport
 
 RECIPE = """
@@ -251,3 +253,22 @@ def test_repeats_out_of_range_are_one_line(bench: Bench, repeats: int) -> None:
 def test_a_single_run_by_the_oracle_is_said(bench: Bench) -> None:
     bench.run(conc="1", repeats=1)
     assert any("1 runs by the oracle" in reason for reason in bench.report.not_binding_because)
+
+
+def test_what_is_not_known_of_the_servers_keeps_it_from_binding(bench: Bench) -> None:
+    bench.run(conc="1")
+    told = " | ".join(bench.report.not_binding_because)
+    assert "the candidate is an attached URL" in told
+    data = folder.read(bench.folder)
+    ours = next(one for one in data.identities if one.arm == "candidate")
+    changed = dataclasses.replace(data, identities=(*data.identities, ours.model_copy(update={"digest": "another"})))
+    said = "the candidate was not the same server throughout: what it says of itself changed"
+    assert said in judge(changed).not_binding_because
+    assert said not in judge(data).not_binding_because
+    recipe = data.plan.base.recipe
+    tuned = recipe.model_copy(update={"oracle": recipe.oracle.model_copy(update={"args": ("--enforce-eager",)})})
+    plan = data.plan.model_copy(update={"base": data.plan.base.model_copy(update={"recipe": tuned})})
+    assert (
+        "the oracle runs with settings of the recipe's own: --enforce-eager"
+        in judge(dataclasses.replace(data, plan=plan)).not_binding_because
+    )
