@@ -44,6 +44,13 @@ class TestModes:
         assert limits == sorted(limits, reverse=True)
         assert modes.limit(7) == pytest.approx(8.0, abs=0.2)
 
+    @pytest.mark.parametrize(
+        ("legs", "expected"),
+        [(4, 17.1), (5, 12.1), (6, 9.3), (8, 6.9), (16, 4.8), (24, 4.2), (48, 3.7), (49, 3.7)],
+    )
+    def test_the_simulated_limits_are_taken_as_they_are(self, legs: int, expected: float) -> None:
+        assert modes.limit(legs) == expected
+
 
 class TestOrder:
     @given(FLOATS, FLOATS)
