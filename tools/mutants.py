@@ -40,7 +40,7 @@ TARGETS = (
 TESTS = (
     *("tests/gate/checks", "tests/gate/stats", "tests/gate/tokens", "tests/gate/metrics"),
     *("tests/gate/test_judge*.py", "tests/gate/test_verdict*.py", "tests/gate/test_cells*.py"),
-    *("tests/gate/test_binding*.py",),
+    *("tests/gate/test_binding*.py", "tests/gate/test_looks*.py"),
     *("tests/gate/calibration/test_fit.py", "tests/gate/test_cases*.py"),
 )
 """Tests of pure functions: one that starts a server would cost every mutant seconds."""
@@ -48,7 +48,15 @@ SIMULATIONS = ("tests/gate/stats/test_error_rates.py",)
 """Left out: thousands of grids to tell one rate; what they rest on has tests of its own."""
 ALSO = ("tests/conftest.py", "tests/gate/conftest.py", "tests/cases", "tools/mutant_trials.py")
 """What those tests read beside the gate itself."""
-PRELOADED = ("gate.judge", "gate.selftest.cases", "gate.report.html", "gate.report.plots", "hypothesis", "scipy.stats")
+PRELOADED = (
+    "gate.judge",
+    "gate.looks",
+    "gate.selftest.cases",
+    "gate.report.html",
+    "gate.report.plots",
+    "hypothesis",
+    "scipy.stats",
+)
 FIRST = 12
 """Tests tried before all others; most mutants go no further."""
 SAVE_EVERY = 100
