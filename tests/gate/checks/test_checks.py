@@ -73,7 +73,7 @@ def test_which_faults_spare_the_tokens_and_which_are_consequences() -> None:
 
 
 def test_which_faults_of_timing_leave_memory_in_doubt_as_well() -> None:
-    assert MEMORY_TOO_CODES == {"oom-kill", "memory-swapped", "memory-not-returned", "telemetry-hole"}
+    assert {"oom-kill", "memory-swapped", "memory-not-returned", "telemetry-hole"} == MEMORY_TOO_CODES
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.CODE)
@@ -93,6 +93,12 @@ def test_a_consequence_is_left_out_where_its_cause_is_known(build: Any, found: A
     assert {f.code for f in found(other)} == {"spread", "lock-lost"}
     explained = build.alter_leg(run, build.leg_id(run, "oracle", 2, 1), lock_held=False)
     assert {f.code for f in found(explained)} == {"lock-lost"}
+
+
+def test_two_causes_in_one_leg_are_both_said(build: Any, found: Any) -> None:
+    run = build.run()
+    both = build.alter_leg(run, build.leg_id(run), lock_held=False, host_load_foreign_cpu_s=1.0)
+    assert {f.code for f in found(both)} == {"lock-lost", "foreign-load"}
 
 
 def test_a_late_client_on_a_busy_host_is_the_hosts_doing(build: Any, found: Any) -> None:
