@@ -41,10 +41,11 @@ def calibrate(asked: Asked, arm: Arm, gates: int, out: Path, ui: Ui) -> int:
     levels = set(plan.recipe.protocol.concurrency)
     wanted = key.key_of(plan, folder.name, machine(), None)
     for _ in range(gates):
-        found = history.gates(folder, wanted)
-        complete = [
-            gate for gate in found if gate.complete and levels <= set(gate.run.plan.recipe.protocol.concurrency)
+        # One of other levels would be gone on with, and not count.
+        found = [
+            gate for gate in history.gates(folder, wanted) if levels <= set(gate.run.plan.recipe.protocol.concurrency)
         ]
+        complete = [gate for gate in found if gate.complete]
         if len(complete) >= gates:
             break
         ui.say(messages.calibrating(len(complete) + 1, gates))

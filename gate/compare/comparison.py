@@ -13,14 +13,18 @@ from gate.judge import judge
 from gate.observe.rundata import RunData
 from gate.observe.store import read_run
 from gate.report.model import Report
+from gate.tokenrun.folder import is_token_run
 
 
 def compare(first: Path, second: Path) -> Comparison:
     """
     Raises:
-        UsageError: one and the same run, or two that did not measure the same thing.
+        UsageError: one and the same run, two that did not measure the same thing, or one that judged tokens alone.
         StorageError: a run that cannot be read.
     """
+    for folder in (first, second):
+        if is_token_run(folder):
+            raise UsageError(f"{folder.name} judged tokens alone", expected="runs of gate run: figures are compared")
     then, now = read_run(first), read_run(second)
     if then.run_id == now.run_id and then.host == now.host:
         raise UsageError(f"{first.name} twice", expected="two runs", hint="gate list shows them")

@@ -135,7 +135,8 @@ def require(name: str | None, out: Path) -> Path:
         names = [path.parent.name for path in out.glob(f"*/*/{PROFILE}")]
         near = difflib.get_close_matches(name or "", names, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "gate profile --model … makes one"
-        raise UsageError(f"no profile {name or ''!r} under {out.resolve()}", hint=hint)
+        which = "no profile" if name is None else f"no profile {name!r}"
+        raise UsageError(f"{which} under {out.resolve()}", hint=hint)
     return folder
 
 

@@ -134,6 +134,27 @@ def test_an_interrupted_calibration_goes_on(bench: Bench, monkeypatch: pytest.Mo
     assert len(bench.bands[0].gates) == 2
 
 
+def test_an_unfinished_gate_of_other_levels_is_not_gone_on_with(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, build: Any
+) -> None:
+    narrow = dataclasses.replace(build.run(), finished_at=None)
+    assert narrow.plan.recipe.protocol.concurrency == (1, 2)
+    begun = history.Gate(Path("begun"), narrow, complete=False)
+    ran: list[str] = []
+
+    def note(name: str) -> int:
+        ran.append(name)
+        return 0
+
+    monkeypatch.setattr(history, "gates", lambda _folder, _key: (begun,))
+    monkeypatch.setattr(calibration, "run", lambda *_: note("new"))
+    monkeypatch.setattr(calibration, "resume", lambda folder, _ui: note(folder.name))
+    for levels in ("1", "1,4"):
+        with pytest.raises(PreconditionError):
+            bench.calibrate(2, concurrency=levels)
+    assert ran == ["begun", "begun", "new", "new"]
+
+
 def test_each_arm_has_a_history_of_its_own(bench: Bench) -> None:
     bench.calibrate(2)
     bench.calibrate(2, "candidate")

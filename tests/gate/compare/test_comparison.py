@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,12 @@ def test_a_run_is_not_compared_with_itself(keep: Keep, build: Any) -> None:
     folder = keep(build.run(), "a")
     with pytest.raises(UsageError, match="a twice; expected two runs"):
         compare(folder, folder)
+
+
+def test_a_token_run_has_no_figures(keep: Keep, build: Any, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"flow": "tokens"}', encoding="utf-8")
+    with pytest.raises(UsageError, match="judged tokens alone; expected runs of gate run"):
+        compare(keep(build.run(), "a"), tmp_path)
 
 
 @pytest.mark.parametrize("as_json", [False, True])
