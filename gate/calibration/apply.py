@@ -52,6 +52,8 @@ class Noise:
                 yield f"the noise prior of {axis} at c{concurrency} is assumed: {name} does not know it"
             elif cell.gates < bands.MIN_GATES:
                 yield f"{name} knows {axis} at c{concurrency} from {cell.gates} gates, fewer than {bands.MIN_GATES}"
+            elif cell.pairs < bands.MIN_PAIRS:
+                yield f"{name} knows {axis} at c{concurrency} from {cell.pairs} pairs, fewer than {bands.MIN_PAIRS}"
 
 
 def noise(evidence: Evidence) -> Noise:

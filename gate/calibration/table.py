@@ -8,7 +8,7 @@ from pathlib import Path
 from gate.calibration.record import BandCell, BandRecord
 from gate.report.table import axis_title
 from gate.runs import from_here
-from gate.stats.band import MIN_GATES
+from gate.stats.band import MIN_GATES, MIN_PAIRS
 from gate.units import DASH, percent
 
 HEAD = ("conc", "axis", "gates", "void", "noise of a pair", "largest |ratio − 1|", "verdicts")
@@ -45,6 +45,8 @@ def lacks(cell: BandCell) -> str | None:
         return "no noise is known: its cells were void, or all pairs equal"
     if cell.gates < MIN_GATES:
         return f"{cell.gates} gates, fewer than {MIN_GATES}; gate calibrate --gates {MIN_GATES + cell.void} runs more"
+    if cell.pairs < MIN_PAIRS:
+        return f"{cell.pairs} pairs, fewer than {MIN_PAIRS}: gates of three repetitions have them"
     return None
 
 

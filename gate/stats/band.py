@@ -38,7 +38,10 @@ BETWEEN_GATES_P = 0.01
 """Below it a difference between gates is believed. At 5 % the false alarms would cost 1 of 100 true decisions more."""
 
 MIN_GATES = 8
-"""Fewest A/A gates of a history that binds; 24 pairs at three repetitions."""
+"""Fewest A/A gates of a history that binds."""
+
+MIN_PAIRS = 24
+"""And fewest pairs: what 8 gates of three repetitions have, for which the error rates were simulated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from gate.calibration import fit
 from gate.calibration.apply import Noise, noise
 from gate.calibration.history import key_of_run
 from gate.calibration.record import BandRecord
+from gate.calibration.table import lacks
 from gate.checks.evidence import Evidence
 from gate.judge import judge
 from gate.observe.rundata import RunData
@@ -112,6 +113,17 @@ class TestApplied:
         report = judge(with_band(build, None))
         assert report.band is None
         assert {cell.prior for cell in report.cells} == {"assumed"}
+
+    def test_gates_of_fewer_pairs_do_not_bind(self, build: Any) -> None:
+        record = fitted(build)
+        assert {cell.pairs for cell in record.cells} == {24}
+        few = record.model_copy(update={"cells": tuple(c.model_copy(update={"pairs": 23}) for c in record.cells)})
+        report = judge(with_band(build, few))
+        assert report.not_binding_because
+        assert all("from 23 pairs, fewer than 24" in why for why in report.not_binding_because)
+        assert [lacks(cell) for cell in few.cells[:1]] == [
+            "23 pairs, fewer than 24: gates of three repetitions have them"
+        ]
 
     def test_another_driver_leaves_it_assumed_and_is_named(self, build: Any) -> None:
         run = dataclasses.replace(with_band(build, fitted(build)), machine={"cpu": "Made-up 9000", "gpu_driver": "580"})
