@@ -43,9 +43,7 @@ Clocks = dict[tuple[int, Arm], tuple[float | None, ...]]
 def cells(evidence: Evidence, findings: Sequence[Finding], noise: Noise) -> tuple[Cell, ...]:
     """Every planned cell, decided; primary ones after Holm over all of them."""
     planned = [(axis, concurrency) for concurrency in evidence.concurrencies for axis in evidence.axes(concurrency)]
-    looks = _first_look(evidence, planned, findings, noise)
-    if any(evidence.extended(concurrency) for concurrency in evidence.concurrencies):
-        looks = _second_look(evidence, planned, findings, noise, looks)
+    looks = _second_look(evidence, planned, findings, noise, _first_look(evidence, planned, findings, noise))
     clocks = _clocks(evidence)
     return tuple(
         _cell(evidence, axis, concurrency, looks[axis.name, concurrency], noise, clocks)
@@ -83,7 +81,7 @@ def _second_look(
     noise: Noise,
     first: dict[Key, Look],
 ) -> dict[Key, Look]:
-    """What the first look decided stays; findings about the extra legs void all the same."""
+    """What the first look decided stays, and all of it where no extra leg ran; a finding about one voids its cells."""
     made: dict[Key, verdict.Decision] = {}
     for axis, c in planned:
         key = (axis.name, c)

@@ -139,5 +139,5 @@ def explains(cause: Finding, found: Finding) -> bool:
     """Whether `cause` voids every cell that `found` does, as far as legs and axes go."""
     same_leg = cause.leg_id is None or found.leg_id in (None, cause.leg_id)
     same_cells = cause.concurrency in (None, found.concurrency)
-    same_axes = cause.axis in (None, found.axis) or (found.axis or "").startswith(f"{cause.axis}_")
+    same_axes = cause.axis in (None, found.axis) or str(found.axis).startswith(f"{cause.axis}_")
     return same_leg and same_cells and same_axes and cause.code != found.code

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from gate.stats.interval import CONFIDENCE
 
-SPLIT = (0.99, 0.96)
-"""Two-sided confidence of the first and the last look; α of 1 % and 4 % add up to the 5 % of a single look."""
+CONFIDENCES = {1: (CONFIDENCE,), 2: (0.99, 0.96)}
+"""Looks -> two-sided confidence of each; α of 1 % and 4 % add up to the 5 % of a single look."""
 
 
 def confidence(look: int, looks: int) -> float:
     """look: 0 for the first; looks: 1, or 2 where extra blocks are declared."""
-    return CONFIDENCE if looks == 1 else SPLIT[look]
+    return CONFIDENCES[looks][look]

@@ -110,8 +110,8 @@ def test_what_the_first_look_decided_stays(build: Any) -> None:
 def test_a_void_extra_leg_voids_its_level(build: Any) -> None:
     made = run(build, at(2, UNDECIDED), extra_at=(2,))
     report = judge(build.alter_leg(made, due(made)[0].leg_id, lock_held=False))
-    assert cell(report, 2).verdict is Verdict.VOID
-    assert cell(report, 1).verdict is Verdict.PASS
+    assert (cell(report, 2).verdict, cell(report, 2).looks) == (Verdict.VOID, 2)
+    assert (cell(report, 1).verdict, cell(report, 1).looks) == (Verdict.PASS, 1)
 
 
 def test_a_block_that_was_cut_off_decides_nothing(build: Any) -> None:

@@ -117,3 +117,29 @@ def test_a_finding_about_one_axis_explains_no_other(build: Any) -> None:
     assert explains(whole, build.finding(code="spread", concurrency=2, axis="tpot_median_ms"))
     assert not explains(whole, build.finding(code="spread", concurrency=4, axis="tpot_median_ms"))
     assert not explains(whole, build.finding(code="delivered-concurrency", leg_id="b", concurrency=2))
+
+
+@pytest.mark.parametrize(
+    ("cause", "found", "explained"),
+    [
+        ({}, {"leg_id": "a", "concurrency": 2, "axis": "itl_p99_ms"}, True),
+        ({}, {}, True),
+        ({"leg_id": "a"}, {"leg_id": "a"}, True),
+        ({"leg_id": "a"}, {}, True),
+        ({"leg_id": "a"}, {"leg_id": "b"}, False),
+        ({"concurrency": 2}, {"concurrency": 2}, True),
+        ({"concurrency": 2}, {}, False),
+        ({"concurrency": 2}, {"concurrency": 4}, False),
+        ({"axis": "itl"}, {"axis": "itl"}, True),
+        ({"axis": "itl"}, {"axis": "itl_p99_ms"}, True),
+        ({"axis": "itl"}, {"axis": "itlp"}, False),
+        ({"axis": "itl"}, {}, False),
+    ],
+)
+def test_a_cause_explains_what_it_covers(
+    build: Any, cause: dict[str, Any], found: dict[str, Any], explained: bool
+) -> None:
+    nowhere = {"leg_id": None, "concurrency": None, "axis": None}
+    why, what = build.finding(**nowhere | cause | {"code": "why"}), build.finding(**nowhere | found | {"code": "what"})
+    assert explains(why, what) is explained
+    assert not explains(why, why)
