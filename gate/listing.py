@@ -96,6 +96,8 @@ def _arm(arm: ArmPlan) -> list[str]:
 
 
 def _unfinished(entry: Entry) -> str:
+    if entry.changed:
+        return " report changed"
     if entry.complete:
         return ""
     return " failed to start" if entry.failure is not None and not entry.legs else " incomplete"

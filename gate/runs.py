@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gate.errors import UsageError
+from gate.observe import digests
 from gate.observe.rows import Verdict
 from gate.observe.store import COMPLETE, FAILED, PLAN
 from gate.recipe import ROOT
@@ -30,6 +31,8 @@ class Entry:
     complete: bool
     failure: str | None = None
     """Why it ended before its first leg."""
+    changed: bool = False
+    """Its report is not the one that was written: then it has no verdict here, and `gate show` refuses it too."""
 
 
 def find(name: str | None, out: Path = RESULTS) -> Path:
@@ -66,7 +69,8 @@ def _folders(out: Path) -> list[Path]:
 
 
 def _entry(folder: Path) -> Entry:
-    report, plan = _json(folder / "report.json"), _json(folder / PLAN)
+    changed = _changed(folder)
+    report, plan = {} if changed else _json(folder / "report.json"), _json(folder / PLAN)
     legs = plan.get("legs")
     recipe = plan.get("recipe")
     return Entry(
@@ -80,7 +84,17 @@ def _entry(folder: Path) -> Entry:
         planned=len(legs) if isinstance(legs, list) else None,
         complete=(folder / COMPLETE).is_file(),
         failure=failure(folder),
+        changed=changed,
     )
+
+
+def _changed(folder: Path) -> bool:
+    """Of report.json alone, which is all that a list shows. One that cannot be read is damaged, and shows nothing."""
+    try:
+        sealed = dict(digests.read(folder / digests.REPORT)).get("report.json")
+        return sealed is not None and digests.of(folder, [folder / "report.json"])["report.json"] != sealed
+    except OSError:
+        return False
 
 
 def failure(folder: Path) -> str | None:

@@ -48,6 +48,7 @@ def conclude(folder: Path, finished_at: str | None = None) -> TokenReport:
     report = judge(data)
     place.write_text("report.json", report.model_dump_json(indent=1) + "\n")
     place.write_text("report.md", markdown(report))
+    place.seal_report()
     if finished_at is not None:
         place.complete(finished_at, report.verdict.value, report.exit_code)
     print_report(report, folder)
@@ -57,6 +58,7 @@ def conclude(folder: Path, finished_at: str | None = None) -> TokenReport:
 def stored(folder: Path) -> TokenReport:
     """The report as it was written. Raises StorageError."""
     try:
+        store.check_report(folder)
         return TokenReport.model_validate_json((folder / "report.json").read_bytes())
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]

@@ -13,6 +13,7 @@ from rich.console import Console
 from gate import listing, runs
 from gate.conclude import stored
 from gate.errors import StorageError, UsageError
+from gate.observe.store import Store
 from gate.progress import Ui
 
 
@@ -59,6 +60,19 @@ def test_list_is_in_time_order_and_survives_damage(out: Path) -> None:
     assert lines[2].split() == ["20260102T000000Z-tiny-bbbb", "a", "–", "–", "1/2", "incomplete"]
     assert lines[-1] == f"in {out}"
     assert listing.runs_text((), out) == f"no runs under {out}"
+
+
+def test_a_report_that_was_edited_has_no_verdict(out: Path) -> None:
+    folder = out / "b" / "20260101T000000Z-tiny-aaaa"
+    for name in ("report.md", "report.html"):
+        (folder / name).touch()
+    Store(folder).seal_report()
+    assert "PASS" in listing.runs_text(runs.entries(out), out)
+    (folder / "report.json").write_text('{"verdict": "PASS", "binding": true} ')
+    lines = listing.runs_text(runs.entries(out), out).splitlines()
+    assert lines[1].split() == ["20260101T000000Z-tiny-aaaa", "b", "–", "–", "1/2", "report", "changed"]
+    (folder / "report.json").unlink()
+    assert runs.entries(out)[0].changed is False
 
 
 def test_the_folder_that_was_searched_is_named_whole(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,6 +229,16 @@ def test_a_changed_record_is_found(bench: Bench) -> None:
         folder.read(bench.folder)
 
 
+def test_an_edited_report_is_found(bench: Bench) -> None:
+    bench.run(conc="1")
+    path = bench.folder / "report.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"binding": false', '"binding": true'), encoding="utf-8")
+    with pytest.raises(StorageError, match="was changed after it was written"):
+        show.stored(bench.folder)
+    (entry,) = entries(bench.out)
+    assert (entry.verdict, entry.changed) == (None, True)
+
+
 def test_an_edited_plan_is_found(bench: Bench) -> None:
     bench.run(conc="1")
     path = bench.folder / "plan.json"
