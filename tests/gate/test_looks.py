@@ -107,11 +107,36 @@ def test_what_the_first_look_decided_stays(build: Any) -> None:
     assert len(decided.candidate_values) == MAIN
 
 
+def test_a_level_without_extra_legs_has_one_look(build: Any) -> None:
+    """0.3 % below the floor would pass at the second look's confidence, with the same three repetitions."""
+    report = judge(run(build, lambda leg: 0.997 if leg.arm == "candidate" else 1.0, extra_at=(2,)))
+    assert (cell(report, 2).verdict, cell(report, 2).looks) == (Verdict.PASS, 2)
+    assert (cell(report, 1).verdict, cell(report, 1).looks) == (Verdict.INCONCLUSIVE, 1)
+
+
+def test_the_second_look_asks_for_less_confidence_than_the_first(build: Any) -> None:
+    """Five pairs of 0.55 % below the floor: the low end is 0.9907 at 96 % and 0.9892 at 99 %."""
+    assert cell(judge(run(build, at(2, 0.9945), extra_at=(2,))), 2).verdict is Verdict.PASS
+
+
+def test_a_level_that_the_first_look_voids_is_not_looked_at_again(build: Any) -> None:
+    made = run(build, at(2, UNDECIDED), extra_at=(2,))
+    report = judge(build.alter_leg(made, build.leg_id(made, "oracle", 2, 1), lock_held=False))
+    assert (cell(report, 2).verdict, cell(report, 2).looks) == (Verdict.VOID, 1)
+
+
 def test_a_void_extra_leg_voids_its_level(build: Any) -> None:
     made = run(build, at(2, UNDECIDED), extra_at=(2,))
     report = judge(build.alter_leg(made, due(made)[0].leg_id, lock_held=False))
     assert (cell(report, 2).verdict, cell(report, 2).looks) == (Verdict.VOID, 2)
     assert (cell(report, 1).verdict, cell(report, 1).looks) == (Verdict.PASS, 1)
+
+
+def test_a_void_extra_leg_takes_a_decision_back(build: Any) -> None:
+    made = run(build, at(2, 1.0), extra_at=(2,))
+    assert cell(judge(made), 2).verdict is Verdict.PASS
+    extra = next(leg for leg in made.plan.extra_legs if leg.concurrency == 2)
+    assert cell(judge(build.alter_leg(made, extra.leg_id, lock_held=False)), 2).verdict is Verdict.VOID
 
 
 def test_a_block_that_was_cut_off_decides_nothing(build: Any) -> None:

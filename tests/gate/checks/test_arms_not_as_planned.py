@@ -28,7 +28,9 @@ def test_a_key_that_differs_voids_the_run(build: Any, found: Any, changes: Any, 
 
 def test_a_kv_dtype_asked_for_is_read_back(build: Any, found: Any) -> None:
     run = build.run(kv_cache_dtype="fp8")
-    assert len(found(run, "arms-not-as-planned")) == 2
+    first, second = found(run, "arms-not-as-planned")
+    assert "kv_cache_dtype is " in first.message
+    assert "kv_cache_dtype is " in second.message
     for arm, name in (("candidate", "fp8"), ("oracle", "fp8_e4m3")):
         run = build.alter_identity(run, arm, kv_cache_dtype=name)
     assert found(run, "arms-not-as-planned") == []
@@ -56,3 +58,17 @@ def test_a_name_that_was_not_planned_is_not_judged(build: Any, found: Any) -> No
     run = build.alter_identity(build.run(), "candidate", model="its own name")
     plan = run.plan.model_copy(update={"candidate": run.plan.candidate.model_copy(update={"model": ""})})
     assert found(dataclasses.replace(run, plan=plan)) == []
+
+
+def test_the_length_limit_of_an_engine_is_judged(build: Any, found: Any) -> None:
+    run = build.alter_identity(build.run(), "candidate", max_model_len=63)
+    plan = run.plan.model_copy(update={"candidate": run.plan.candidate.model_copy(update={"kind": "engine"})})
+    (finding,) = found(dataclasses.replace(run, plan=plan), "arms-not-as-planned")
+    assert "max_model_len is 63" in finding.message
+
+
+def test_an_arm_that_did_not_run_has_nothing_to_say(build: Any, found: Any) -> None:
+    run = build.run()
+    alone = build.without_legs(run, *(leg.leg_id for leg in run.plan.legs if leg.arm == "candidate"))
+    kept = tuple(identity for identity in alone.identities if identity.arm == "oracle")
+    assert found(dataclasses.replace(alone, identities=kept), "arms-not-as-planned") == []
