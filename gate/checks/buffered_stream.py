@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence
-from gate.metrics.itl import reads
 from gate.observe.rows import Finding, RequestRow
 
 CODE = "buffered-stream"
@@ -39,7 +38,7 @@ def tokens_per_read(requests: Sequence[RequestRow]) -> float | None:
     for request in [r for r in requests if r.token_times_ns]:
         known = request.tokens_per_event
         tokens += sum(known) if known else (request.completion_tokens or 0)
-        read += len(reads(request)) if known else len(set(request.token_times_ns))
+        read += len(set(request.token_times_ns))
     return tokens / read if read else None
 
 

@@ -30,6 +30,7 @@ def test_a_whole_answer_in_one_read_voids_the_streaming_axes(build: Any, found: 
     assert {f.axis for f in findings} == {"ttft", "tpot", "itl"}
     assert {f.leg_id for f in findings} == {leg}
     assert "8.00 tokens a read; expected at most 1.5" in findings[0].message
+    assert findings[0].beyond == pytest.approx(8 / 1.5)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,20 @@ def test_no_tokens_no_reads(build: Any) -> None:
     assert tokens_per_read([nothing]) is None
     uncounted = row.model_copy(update={"tokens_per_event": (), "completion_tokens": None})
     assert tokens_per_read([uncounted]) == 0
+    assert tokens_per_read([row, nothing]) == tokens_per_read([row]) == 1
+
+
+def test_what_events_carried_goes_before_usage(build: Any) -> None:
+    row = build.run().requests[0]
+    assert tokens_per_read([row.model_copy(update={"completion_tokens": None})]) == 1
+
+
+def test_a_leg_without_a_token_is_another_checks_matter(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    silent = {"token_times_ns": (), "tokens_per_event": (), "token_ids": None, "completion_tokens": 0}
+    requests = tuple(row.model_copy(update=silent) if row.leg_id == leg else row for row in run.requests)
+    assert found(dataclasses.replace(run, requests=requests), "buffered-stream") == []
 
 
 def test_usage_counts_where_events_do_not(build: Any, found: Any) -> None:
