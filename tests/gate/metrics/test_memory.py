@@ -137,6 +137,29 @@ def test_memory_that_nobody_tells_leaves_that_axis_alone_undecided(build: Any) -
     assert {cell.verdict for cell in cells(report, "output_throughput")} == {Verdict.PASS}
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "arms"),
+    [
+        ({"gpu_peak_bytes": GIB}, {}, "oracle"),
+        ({}, {"gpu_peak_bytes": GIB}, "candidate"),
+        ({}, {}, "candidate or the oracle"),
+    ],
+)
+def test_the_arms_that_could_not_be_read_are_named(
+    build: Any, ours: dict[str, int], theirs: dict[str, int], arms: str
+) -> None:
+    run = build.run(protocol={"primary": ("output_throughput", "peak_gpu_bytes")})
+    for cell in cells(judge(with_memory(build, run, ours, theirs)), "peak_gpu_bytes"):
+        assert cell.reasons[0].message == f"peak_gpu_bytes could not be read for the {arms}"
+
+
+def test_a_void_cell_keeps_its_cause_where_memory_could_not_be_read_either(build: Any) -> None:
+    run = build.run(protocol={"primary": ("output_throughput", "peak_gpu_bytes")})
+    run = build.alter_leg(with_memory(build, run, {"gpu_peak_bytes": GIB}, {}), build.leg_id(run), host_oom_kills=1)
+    void = [cell for cell in cells(judge(run), "peak_gpu_bytes") if cell.verdict is Verdict.VOID]
+    assert [reason.code for cell in void for reason in cell.reasons] == ["oom-kill"]
+
+
 def test_bad_times_say_nothing_about_memory(build: Any) -> None:
     memory, speed = SERVER_AXES[0], next(axis for axis in AXES if axis.name == "ttft_mean_ms")
     late = build.finding(code="client-saturated", concurrency=1)
