@@ -46,8 +46,6 @@ def clocks_mhz(evidence: Evidence, taken: Readings, concurrency: int, arm: Arm) 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
     taken = readings(evidence)
-    if not devices(taken):
-        return
     protocol = evidence.plan.recipe.protocol
     band = assumed(protocol.band)
     for concurrency in evidence.concurrencies:

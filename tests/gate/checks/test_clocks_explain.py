@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from gate.checks.clocks_explain import check
+from gate.checks.evidence import Evidence
 from gate.judge import judge
+from gate.metrics import AXES
 from gate.observe.rows import Verdict
 
 CLOCK = "gpu0.sm_clock_mhz"
@@ -28,6 +31,8 @@ def test_a_difference_that_the_clock_made_is_void(build: Any, found: Any, change
     findings = found(run(build, change, change))
     assert {f.code for f in findings} == {"clocks-explain"}
     assert {"output_throughput", "tpot_median_ms"} <= {f.axis for f in findings}
+    assert {f.concurrency for f in findings} == {1, 2}
+    assert not {axis.name for axis in AXES if axis.tail} & {f.axis for f in findings}
     assert f"{100 * (change - 1):+.1f}"[:4] in findings[0].message
     assert "+0.00 % in cycles" in findings[0].message or "-0.00 % in cycles" in findings[0].message
 
@@ -39,6 +44,14 @@ def test_a_difference_that_the_clock_made_is_void(build: Any, found: Any, change
 )
 def test_what_the_clock_does_not_explain_stays(build: Any, found: Any, speed: float, clock: float) -> None:
     assert "clocks-explain" not in {f.code for f in found(run(build, speed, clock))}
+
+
+@pytest.mark.parametrize("arm", ["candidate", "oracle"])
+def test_a_leg_whose_clock_was_not_read_leaves_its_level_unjudged(build: Any, arm: str) -> None:
+    made = run(build, 0.991, 0.991)
+    blind = build.leg_id(made, arm, 1, 1)
+    made = dataclasses.replace(made, telemetry=tuple(row for row in made.telemetry if row.leg_id != blind))
+    assert {f.concurrency for f in check(Evidence.of(made))} == {2}
 
 
 def test_the_cell_shows_the_ratio_in_cycles(build: Any) -> None:
