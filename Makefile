@@ -12,7 +12,7 @@ GIVE_UP := grep -h ERROR $(LOG) | tail -3 >&2; echo "make: pip failed, its outpu
 MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_weights.py tools/synthetic_tokenizer.py
 EXPAND_CHECKPOINT := tools/expand_checkpoint.py
 
-.PHONY: help run setup oracle checkpoints test mutants lint cuda clean
+.PHONY: help run setup oracle checkpoints test mutants survival lint cuda clean
 .DEFAULT_GOAL := help
 
 help: ## show this list

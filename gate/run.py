@@ -25,9 +25,9 @@ from gate.client.calibrate import calibrate
 from gate.compare import baseline
 from gate.conclude import conclude
 from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
-from gate.inputs import Asked, plan_for
+from gate.inputs import Asked, plan_of, recipe_for
 from gate.leg import run_leg
-from gate.lock import Lock, hold
+from gate.lock import Lock, hold, keys
 from gate.looks import due
 from gate.observe import pins, store
 from gate.observe.machine import host, machine
@@ -40,7 +40,9 @@ from gate.progress import Ui
 
 def run(asked: Asked, out: Path, ui: Ui) -> int:
     """Measure, judge, report. Returns the exit code; raises GateError for what keeps a run from starting."""
-    plan = plan_for(asked)  # 1, 2 recipe and checkpoints -> plan
+    recipe = recipe_for(asked)  # 1 what is asked for
+    keys(recipe)  # 3 at once: no checkpoint of 20 GB is fetched for a machine without the device
+    plan = plan_of(recipe, asked)  # 2 checkpoints -> plan
     ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
     with hold(plan.recipe) as lock:  # 3 one gate per device
         findings = preflight(plan, out)  # 3 what must hold before the first leg

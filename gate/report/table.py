@@ -167,7 +167,7 @@ def token_text(tokens: Sequence[TokenCell]) -> str:
     parts = [f"{sums['exact']} of {_many(sums['sequences'], 'sequence')} exact"]
     margins = [t.max_margin_nats for t in valid if t.max_margin_nats is not None]
     if sums["near_tie"]:
-        parts.append(f"{_many(sums['near_tie'], 'near tie')} where the oracle itself is undecided")
+        parts.append(f"{_many(sums['near_tie'], 'near tie')} by the oracle's own log-probs")
     if undecided := sum(t.undecided for t in valid):
         parts.append(f"{undecided} undecided, hardly farther off than the oracle's own")
     parts += [f"{sums['diverged']} diverged", f"{sum(t.unjudged for t in valid)} unjudged"]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gate.binding import MIN_REPETITIONS
 from gate.metrics.startup import START_AXES
 from gate.report import table
 from gate.runs import from_here
@@ -17,9 +18,14 @@ HEAD = ("", "candidate", "oracle", "ratio", "verdict")
 STARTS = ("start", "arm", "checkpoint", "port open s", "ready s", "first token s", "peak RSS", "available fell by")
 
 
+WITHOUT_HISTORY = (
+    "indicative: how far apart equal starts come out is assumed, not measured, so no start-up verdict binds"
+)
+
+
 def headline(made: StartupReport) -> str:
     cache = {None: "as found", "cold": "cold", "warm": "warm"}.get(made.wanted_cache, made.wanted_cache)
-    return f"start-up of {made.recipe} on {made.host}, checkpoint {cache}: {made.verdict}"
+    return f"start-up of {made.recipe} on {made.host}, checkpoint {cache}: {made.verdict}, indicative"
 
 
 def rows(made: StartupReport) -> tuple[tuple[str, ...], ...]:
@@ -54,7 +60,9 @@ def start_rows(made: StartupReport) -> tuple[tuple[str, ...], ...]:
 def notes(made: StartupReport) -> tuple[str, ...]:
     said = [f"{finding.message}; {finding.hint}" for finding in made.findings]
     said += [f"{TITLES[c.axis]}: {r.message}; {r.hint}" for c in made.cells if c.primary for r in c.reasons]
-    return tuple(dict.fromkeys(map(table.plain, said)))
+    if made.repetitions < MIN_REPETITIONS:
+        said.append(f"fewer than {MIN_REPETITIONS} starts of each arm: found {made.repetitions}; --reps asks for more")
+    return tuple(dict.fromkeys(map(table.plain, (WITHOUT_HISTORY, *said))))
 
 
 def text(made: StartupReport) -> str:

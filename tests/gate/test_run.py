@@ -16,7 +16,7 @@ from gate import run as gate_run
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
 from gate.conclude import conclude, stored
-from gate.errors import ArmError, LockHeldError, StorageError, UsageError
+from gate.errors import ArmError, LockHeldError, PreconditionError, StorageError, UsageError
 from gate.inputs import Asked
 from gate.lock import hold
 from gate.observe import store
@@ -425,3 +425,12 @@ def test_a_run_is_not_resumed_on_another_machine(bench: Bench) -> None:
     store.Store(bench.folder).write_run(about.model_copy(update={"machine": about.machine | {"gpu0_uuid": "GPU-1"}}))
     with pytest.raises(UsageError, match="begun on another machine: its gpu0_uuid is GPU-1"):
         gate_run.resume(bench.folder, Ui())
+
+
+def test_a_machine_without_the_device_is_told_before_any_checkpoint_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gate.lock.gpu.gpus", list)
+    monkeypatch.setattr(gate_run, "plan_of", lambda *_: pytest.fail("went on to the checkpoint"))
+    with pytest.raises(PreconditionError, match="needs a GPU and NVML shows none"):
+        gate_run.run(Asked(recipe="qwen3.6-27b-nvfp4"), tmp_path, Ui())

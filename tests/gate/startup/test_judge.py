@@ -95,7 +95,7 @@ def test_a_missing_start_is_undecided() -> None:
 
 def test_the_table_shows_each_start_in_order_with_its_page_cache() -> None:
     shown = report.text(judged(starts(lambda _row: {"load_peak_rss_bytes": 3 * 2**29})))
-    assert shown.startswith("start-up of made-up on box, checkpoint cold: PASS\n")
+    assert shown.startswith("start-up of made-up on box, checkpoint cold: PASS, indicative\n")
     lines = [line.split() for line in shown.splitlines() if line.startswith(("0 ", "1 ", "2 "))]
     assert [line[1] for line in lines] == list(ARMS) * 3
     assert lines[0][2:8] == ["cold", "2.000", "4.000", "5.000", "1.50", "GiB"]
