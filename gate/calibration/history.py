@@ -64,9 +64,11 @@ def _gates(folder: Path, key: BandKey) -> Iterator[Gate]:
 def nearest(folder: Path, recipe: str, key: BandKey) -> BandRecord | None:
     """Of the recipe's bands on this host the one that differs least; None where there is none.
 
-    One that differs is worth having: the report says in what.
+    One that differs is worth having: the report says in what. One of another kind of oracle is not: it was recorded for
+    its observed rates (`calibrate --arm candidate`).
     """
     found = [band for path in sorted((folder / BANDS).glob("*.json")) if (band := _read(path)) is not None]
+    found = [band for band in found if band.key.oracle_kind == key.oracle_kind]
     ours = [band for band in found if band.recipe == recipe or not keys.differences(band.key, key)]
     return min(ours, key=lambda band: len(keys.differences(band.key, key)), default=None)
 

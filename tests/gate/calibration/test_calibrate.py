@@ -106,6 +106,8 @@ def test_missing_gates_are_run_and_a_run_takes_their_band(bench: Bench, capsys: 
     assert history.nearest(path.parents[1], band.recipe, band.key) is None  # it is not what its id says
     path.write_text(text, encoding="utf-8")
     assert history.nearest(path.parents[1], band.recipe, band.key) == band
+    other = band.key.model_copy(update={"oracle_kind": "another"})
+    assert history.nearest(path.parents[1], band.recipe, other) is None  # recorded for its observed rates alone
 
     moved = find(None, bench.out).rename(bench.out.parent / "elsewhere")  # away from the host's folder
     assert conclude(moved).band == report.band
