@@ -66,7 +66,7 @@ LONGEST = (
     "tests/gate/test_run.py",
     "tests/gate/selftest/",
 )
-"""Files that take a worker a minute: they begin first, or one worker would still be at them when all others are done."""
+"""Files that take a worker a minute: they begin first, or one worker would still be at them when the other is done."""
 
 
 def _rank(item: pytest.Item) -> int:
