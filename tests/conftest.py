@@ -36,6 +36,7 @@ FOREIGN = (
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that interrupt something would
 # wait for ever under `make test &`.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the same under `nohup make test`
 
 
 @pytest.fixture(autouse=True)
