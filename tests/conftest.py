@@ -57,25 +57,7 @@ def _has_cuda() -> bool:
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
-LONGEST = (
-    "tests/gate/survival/",
-    "tests/engine/test_oracle_tokens.py",
-    "tests/oracle/test_real.py",
-    "tests/gate/calibration/",
-    "tests/tools/test_mutants.py",
-    "tests/gate/test_cli.py",
-    "tests/gate/test_run.py",
-    "tests/gate/selftest/",
-)
-"""Files that take a worker a minute: they begin first, or one worker would still be at them when the other is done."""
-
-
-def _rank(item: pytest.Item) -> int:
-    return next((rank for rank, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_rank)
     lacking = {}
     if not _has_cuda():
         lacking["gpu"] = "needs a CUDA device; this machine has none"
