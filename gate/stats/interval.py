@@ -24,6 +24,10 @@ from gate.stats.band import Band
 CONFIDENCE = 0.95
 """Two-sided; each verdict uses one end of it, so a false PASS or FAIL of one cell has a nominal 2.5 %."""
 
+WIDEST = 100.0
+"""Half an interval, at most: e^100 is any ratio already, and e^710 no float. A prior of two pairs has 0.4 degrees of
+freedom, whose critical value is in the thousands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -53,7 +57,7 @@ def moderated(log_ratios: Sequence[float], band: Band, confidence: float = CONFI
     if pooled <= 0:
         return None
     standard_error = math.sqrt(pooled / n + band.between_sd**2)
-    half = _critical(confidence, df) * standard_error
+    half = min(_critical(confidence, df) * standard_error, WIDEST)
     return Interval(mean, mean - half, mean + half, standard_error, df, confidence)
 
 

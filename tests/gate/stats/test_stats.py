@@ -18,7 +18,7 @@ from gate.report.model import Direction
 from gate.stats import band, looks
 from gate.stats.band import Band, assumed
 from gate.stats.holm import adjusted
-from gate.stats.interval import CONFIDENCE, moderated
+from gate.stats.interval import CONFIDENCE, WIDEST, moderated
 from gate.stats.median import median, ratio
 from gate.stats.pairs import log_ratios
 
@@ -304,3 +304,11 @@ def test_holm_never_lowers_a_p_nor_reorders(p_values: list[float]) -> None:
 def test_the_ratio_is_direction_normalised() -> None:
     assert ratio(2.0, 1.0, "higher") == 2
     assert ratio(2.0, 1.0, "lower") == 0.5
+
+
+def test_an_interval_of_hardly_any_degrees_of_freedom_is_wide_and_still_a_ratio() -> None:
+    """One pair, and a prior of two noisy ones: t(0.975; 0.37) is in the thousands, and e^1000 is no float."""
+    interval = moderated([0.1], Band(0.01, 0.84, 0.3675, "calibrated"))
+    assert interval is not None
+    assert (interval.low, interval.high) == (0.1 - WIDEST, 0.1 + WIDEST)
+    assert math.exp(interval.high) > 1e40
