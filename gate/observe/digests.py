@@ -1,7 +1,8 @@
 """4 Digests of a run's files, as sha256sum writes them: noted before a file is there, compared when it is read.
 
 A killed run has no terminal marker to seal it, so that each raw file is announced in records.sha256 first. The file on
-disk then has the digest announced last, or, when the gate was killed between the two, the one before.
+disk then has the digest announced last, or, when the gate was killed between the two, the one before. To keep it so
+through a second kill, what is there is announced again before its successor where the last announcement never came true.
 """
 
 from __future__ import annotations
@@ -50,10 +51,23 @@ def note(folder: Path, name: str, data: bytes) -> None:
         size = os.fstat(descriptor).st_size
         # A kill may have cut the line before; what is added must stand on its own.
         start = "" if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n" else "\n"
-        os.write(descriptor, (start + lines({name: hashlib.sha256(data).hexdigest()})).encode())
+        os.write(descriptor, (start + _still_there(folder, name) + _line(name, data)).encode())
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _still_there(folder: Path, name: str) -> str:
+    """The line of the file as it is, where one announced after it was never written. A changed file gets none."""
+    announced, path = [digest for one, digest in read(folder / RECORDS) if one == name][-2:], folder / name
+    if len(announced) < 2 or not path.is_file():
+        return ""
+    data = path.read_bytes()
+    return _line(name, data) if hashlib.sha256(data).hexdigest() == announced[0] != announced[1] else ""
+
+
+def _line(name: str, data: bytes) -> str:
+    return lines({name: hashlib.sha256(data).hexdigest()})
 
 
 def sync_folder(folder: Path) -> None:
