@@ -103,10 +103,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
             legs(plan, plan.legs, place, pair, lock, ui)  # 4 raw records to disk after each leg
             legs(plan, due(store.read_run(place.folder)), place, pair, lock, ui)  # 4 extra blocks, where undecided
             look_again(place, pair, ui)  # 4 the oracle's opinion of both arms' tokens
-    except KeyboardInterrupt as error:
-        cut = error
-        ui.say(messages.INTERRUPTED)
-    except (ArmError, OracleError) as error:
+    except (KeyboardInterrupt, ArmError, OracleError) as error:
         cut = error
     note_pins(plan, place, "end")
     done = store.read_run(place.folder).legs

@@ -16,6 +16,7 @@ import httpx
 import psutil
 
 from gate.arm.guard import MARK, Guard, marked, members, signal_all
+from gate.arm.ports import holder, port_is_free
 from gate.errors import ArmError
 from gate.interrupt import deferred
 from gate.observe import control, serverlog
@@ -239,17 +240,6 @@ def address(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or 80
 
 
-def port_is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now; connections in TIME_WAIT do not count."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
-
-
 def _accepts(host: str, port: int) -> bool:
     """Whether somebody takes connections there."""
     try:
@@ -257,18 +247,6 @@ def _accepts(host: str, port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def holder(port: int) -> str:
-    """ " by pid 12 (name)" where the system tells, else nothing."""
-    try:
-        for connection in psutil.net_connections("tcp"):
-            listens = connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
-            if listens and connection.pid:
-                return f" by pid {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except psutil.Error:
-        return ""
-    return ""
 
 
 def _never() -> bool:

@@ -2,7 +2,8 @@
 
 A killed run has no terminal marker to seal it, so that each raw file is announced in records.sha256 first. The file on
 disk then has the digest announced last, or, when the gate was killed between the two, the one before. To keep it so
-through a second kill, what is there is announced again before its successor where the last announcement never came true.
+through a second kill, what is there is announced again before its successor, where the last announcement never came
+true.
 """
 
 from __future__ import annotations

@@ -72,10 +72,7 @@ def measure(plan: TokenPlan, place: store.Store, lock: Lock, ui: Ui) -> int:
             answers(plan, loads, place, pair, ui, "candidate", 1)  # 4 the candidate's answers
             answers(plan, loads, place, pair, ui, "oracle", plan.repeats)  # 4 the oracle's, K times
             opinions(plan, loads, place, pair, ui)  # 4 the oracle's opinion of both
-    except KeyboardInterrupt as error:
-        cut = error
-        ui.say(messages.INTERRUPTED)
-    except (ArmError, OracleError) as error:
+    except (KeyboardInterrupt, ArmError, OracleError) as error:
         cut = error
         ui.say(messages.tokens_cut_short(str(error), place.folder.name))
     if cut is not None and not folders.read(place.folder).answers:

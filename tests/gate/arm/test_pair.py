@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
+from gate import messages
 from gate import recipe as recipes
 from gate.arm import pair as pairs
 from gate.errors import ArmError, OracleError
@@ -257,3 +258,26 @@ def test_the_watcher_keeps_no_lock_of_a_run_that_is_over(tmp_path: Path) -> None
     with pairs.Pair(plan("both"), tmp_path, print, (123456,)):
         assert pairs.GUARD.keep == (123456,)
     assert pairs.GUARD.keep == ()
+
+
+@pytest.mark.usefixtures("stage")
+def test_an_interrupt_is_told_before_the_servers_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopping a deaf server takes half a minute: who waits must know, and that a second Ctrl-C cuts it short."""
+    said: list[str] = []
+    stop = FakeServer.stop
+
+    def stops(server: FakeServer) -> None:
+        said.append("stopped")
+        stop(server)
+
+    monkeypatch.setattr(FakeServer, "stop", stops)
+    made = plan("both")
+
+    def run() -> None:
+        with pairs.Pair(made, tmp_path, said.append) as pair:
+            pair.ready(made.legs[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert said[-3:] == [messages.INTERRUPTED, "stopped", "stopped"]

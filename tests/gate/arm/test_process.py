@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from gate.arm import guard, process
+from gate.arm.ports import port_is_free
 from gate.errors import ArmError
 from gate.plan import ArmPlan
 from tests.ports import free_port
@@ -54,10 +55,10 @@ def test_starts_answers_and_leaves_nothing(tmp_path: Path) -> None:
     server = process.launch(fake("--preset", "instant"), tmp_path / "log", 20)
     host, port = process.address(server.url)
     assert server.alive()
-    assert not process.port_is_free(host, port)
+    assert not port_is_free(host, port)
     server.stop()
     assert not server.alive()
-    assert process.port_is_free(host, port)
+    assert port_is_free(host, port)
     assert guard.members(server.pid) == []
     server.stop()
 
@@ -80,7 +81,7 @@ def test_never_ready_times_out_and_is_stopped(tmp_path: Path) -> None:
     plan = fake("--preset", "never-healthy")
     with pytest.raises(ArmError, match=r"not ready after 1 s.*expected 200 from http.*ready_timeout_s"):
         process.launch(plan, tmp_path / "log", 1)
-    assert process.port_is_free(*process.address(plan.url))
+    assert port_is_free(*process.address(plan.url))
 
 
 def test_taken_port_names_its_holder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Digests of an unfinished run: whatever kills fall between an announcement and its file, what is there was announced."""
+"""Digests of an unfinished run: wherever kills fall between announcement and file, what is there was announced."""
 
 from __future__ import annotations
 

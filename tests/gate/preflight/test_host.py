@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gate.arm.ports import port_is_free
 from gate.errors import PreconditionError, StorageError
 from gate.plan import Plan
 from gate.preflight import disk, host_idle, memory, ports, results
@@ -72,7 +73,7 @@ def test_a_taken_port_names_who_has_it(plan: Make, tmp_path: Path, listener: Cal
             oracle={"kind": "url", "argv": None},
         )
         assert ports.check(attached, tmp_path) == ()
-    assert ports.free("127.0.0.1", port)
+    assert port_is_free("127.0.0.1", port)
 
 
 def test_a_results_folder_is_made_and_left_empty(plan: Make, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def daemons(place: Path) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_second_signal_goes_straight_to_kill(place: Path, tiny_checkpoint: Path, first: int) -> None:
     """One polite signal would wait half a minute for this server; with a second nothing is waited for."""
     running = deaf(place, tiny_checkpoint)
