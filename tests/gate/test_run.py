@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from gate import run as gate_run
@@ -23,82 +21,12 @@ from gate.observe import store
 from gate.progress import Ui
 from gate.recipe import load
 from gate.report import plots
-from gate.report.model import Report
-from gate.runs import entries, find
-from tests.ports import free_port
-
-RECIPE = """
-schema_version = 1
-name = "fakes"
-gpu = false
-[checkpoint]
-path = "{checkpoint}"
-[workload]
-prompt_tokens = 12
-output_tokens = 6
-[protocol]
-concurrency = [1]
-repetitions = 2
-ready_timeout_s = 60
-request_timeout_s = {timeout_s}
-[candidate]
-kind = "{candidate}"
-[oracle]
-kind = "{oracle}"
-platform = "cpu"
-"""
-
-
-def fake(name: str = "instant") -> str:
-    return f"{sys.executable} -m gate.arm.fake --port {{port}} --preset {name}"
+from gate.runs import entries
+from tests.gate.bench import RECIPE, Bench, fake
 
 
 def interrupted(*_arguments: object, **_named: object) -> None:
     raise KeyboardInterrupt
-
-
-class Bench:
-    """A results folder of its own, and runs into it."""
-
-    def __init__(self, folder: Path, checkpoint: Path) -> None:
-        self.out = folder / "results"
-        self.recipe = folder / "fakes.toml"
-        self.checkpoint = checkpoint
-        self.port = free_port()
-
-    def asked(self, candidate: str, oracle: str, timeout_s: float = 30, **changes: Any) -> Asked:
-        text = RECIPE.format(checkpoint=self.checkpoint, candidate=candidate, oracle=oracle, timeout_s=timeout_s)
-        self.recipe.write_text(text, encoding="utf-8")
-        return Asked(recipe=str(self.recipe), port=self.port, coin="candidate", **changes)
-
-    def run(self, candidate: str, oracle: str | None = None, **changes: Any) -> int:
-        """Both arms started by the gate."""
-        return gate_run.run(self.asked(candidate, oracle or fake(), **changes), self.out, Ui())
-
-    def attached(self, candidate: str = "instant", **changes: Any) -> int:
-        """Both arms in this process: quick, for what has nothing to do with starting servers."""
-        with FakeServer(preset(candidate)) as ours, FakeServer(preset("instant")) as theirs:
-            return self.run(ours.url, theirs.url, **changes)
-
-    @property
-    def folder(self) -> Path:
-        return find(None, self.out)
-
-    @property
-    def report(self) -> Report:
-        return stored(self.folder)
-
-    def assert_nothing_is_left(self) -> None:
-        """No server, port or lock outlives a run, however it went."""
-        for port in (self.port, self.port + 1):
-            with socket.socket() as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(("127.0.0.1", port))
-        children = psutil.Process().children(recursive=True)
-        alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-        assert not [child for child in alive if "gate.arm.fake" in " ".join(child.cmdline())]
-        with hold(load(str(self.recipe))) as lock:
-            assert lock.held()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from gate.inputs import Asked
 from gate.observe import store
 from gate.progress import Ui
 from gate.runs import find
+from tests.gate.bench import fake
 from tests.ports import free_port
 
 RECIPE = """
@@ -43,10 +43,6 @@ kind = "{candidate}"
 kind = "{oracle}"
 platform = "cpu"
 """
-
-
-def fake(name: str = "instant") -> str:
-    return f"{sys.executable} -m gate.arm.fake --port {{port}} --preset {name}"
 
 
 class Bench:

@@ -15,6 +15,7 @@ from gate.observe.rows import CacheState, StartRow, Verdict
 from gate.progress import Ui
 from gate.startup import flow
 from gate.startup.record import StartupReport
+from tests.gate.bench import fake
 from tests.ports import free_port
 
 RECIPE = """
@@ -34,10 +35,6 @@ request_timeout_s = 30
 [oracle]
 platform = "cpu"
 """
-
-
-def fake(preset: str = "instant") -> str:
-    return f"{sys.executable} -m gate.arm.fake --port {{port}} --preset {preset}"
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from gate.arm.fake_script import preset
 from gate.observe import host, store
 from gate.progress import Ui
 from tests.gate.arm.test_process import DAEMON
+from tests.gate.bench import Bench
 from tests.gate.test_cli import Running, write_recipe
-from tests.gate.test_run import Bench
 
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + DAEMON
 
