@@ -110,6 +110,7 @@ class StepBench:
         wall = _mean_us(step, steps, warm=4)
         known = decode_bytes(self.model, self.runner, batch, position)
         families = [Family(f.name, f.launches, f.us, known.get(f.name)) for f in _profiled(step, 8)]
+        before.finish()  # or the next batch size finds a lane taken
         return Measured(f"decode, batch {batch}, {context} tokens of context", wall, tuple(families))
 
     def prefill(self, tokens: int, steps: int) -> Measured:

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from engine.ops.linear import Operand, linear
 
-DEVICES = frozenset({"cpu"})
+DEVICES = frozenset({"cpu", "cuda"})
 
 
 def silu_mul(gate_up: Tensor) -> Tensor:

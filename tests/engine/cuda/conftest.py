@@ -1,4 +1,4 @@
-"""A checkpoint of the 27B's widths with four layers, the engine's runner over it, and the torch reference beside."""
+"""Checkpoints of the 27B's and the 35B's widths with four layers, runners over them, and the torch reference beside."""
 
 from __future__ import annotations
 
@@ -22,17 +22,36 @@ from engine.runner import LoadedRunner, ModelRunner, load_runner
 from engine.steps import build_step
 
 ROOT = Path(__file__).resolve().parents[3]
-BLOCKS, BLOCK_TOKENS, SLOTS, MAX_LEN = 1024, 16, 32, 2048
+BLOCKS, BLOCK_TOKENS, SLOTS, MAX_LEN = 4096, 16, 32, 2048
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoints") / "27b-4-layers"
+def runner(tmp_path_factory) -> LoadedRunner:
+    return load(tmp_path_factory, "27b")
+
+
+@pytest.fixture(scope="session")
+def reference(runner) -> ModelRunner:
+    return torch_path(runner)
+
+
+@pytest.fixture(scope="session")
+def moe_runner(tmp_path_factory) -> LoadedRunner:
+    return load(tmp_path_factory, "35b")
+
+
+@pytest.fixture(scope="session")
+def moe_reference(moe_runner) -> ModelRunner:
+    return torch_path(moe_runner)
+
+
+def load(tmp_path_factory, shape: str) -> LoadedRunner:
+    folder = tmp_path_factory.mktemp("checkpoints") / f"{shape}-4-layers"
     tool = [
         sys.executable,
         str(ROOT / "tools" / "make_checkpoint.py"),
         "--shape",
-        "27b",
+        shape,
         "--layers",
         "4",
         "--seed",
@@ -40,18 +59,12 @@ def checkpoint(tmp_path_factory) -> Path:
     ]
     done = subprocess.run([*tool, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="session")
-def runner(checkpoint) -> LoadedRunner:
     cache = CacheConfig(block_tokens=BLOCK_TOKENS, num_blocks=BLOCKS)
     limits = SchedulerConfig(max_num_seqs=SLOTS, max_model_len=MAX_LEN)
-    return load_runner(EngineConfig(ModelConfig(checkpoint, device="cuda"), cache, limits))
+    return load_runner(EngineConfig(ModelConfig(folder, device="cuda"), cache, limits))
 
 
-@pytest.fixture(scope="session")
-def reference(runner) -> ModelRunner:
+def torch_path(runner: LoadedRunner) -> ModelRunner:
     """The torch path on the same GPU, over caches of its own."""
     text, device = runner.weights.config, runner.device
     with torch.inference_mode():
