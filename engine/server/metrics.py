@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from engine.request import FinishReason
+from engine.server.devicememory import peak_reader
 
 if TYPE_CHECKING:
     from engine.server.service import Stats
@@ -52,7 +53,7 @@ class Metrics:
 
     def watch(self, stats: Callable[[], Stats], cache_config: Mapping[str, str]) -> None:
         """From now on export the engine's own counters too. Before the model is loaded they are absent, not 0."""
-        self.registry.register(_EngineCollector(stats, self._labels, cache_config))
+        self.registry.register(_EngineCollector(stats, self._labels, cache_config, peak_reader()))
 
     def render(self) -> bytes:
         """Prometheus' text format."""
@@ -60,8 +61,15 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, stats: Callable[[], Stats], labels: Mapping[str, str], cache_config: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        stats: Callable[[], Stats],
+        labels: Mapping[str, str],
+        cache_config: Mapping[str, str],
+        device_peak_bytes: Callable[[], int | None],
+    ) -> None:
         self._stats, self._labels, self._cache_config = stats, labels, cache_config
+        self._device_peak_bytes = device_peak_bytes
 
     def collect(self) -> Iterator[Metric]:
         stats = self._stats()
@@ -69,7 +77,10 @@ class _EngineCollector(Collector):
             ("num_requests_running", "Requests in the running batch.", stats.running),
             ("num_requests_waiting", "Requests in the queue.", stats.waiting),
             ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", stats.kv_usage),
+            ("device_memory_peak_bytes", "Most device memory held since the start.", self._device_peak_bytes()),
         ):
+            if value is None:  # a server on a CPU holds none: that is no 0
+                continue
             gauge = GaugeMetricFamily(f"engine:{name}", text, labels=list(self._labels))
             gauge.add_metric(list(self._labels.values()), value)
             yield gauge

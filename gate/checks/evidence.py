@@ -148,10 +148,12 @@ class Evidence:
         return (*axes_for(self.requests_per_leg(concurrency), primary), *server_axes_for(rows, primary))
 
     def _source(self, axis: Axis, concurrency: int) -> Callable[[LegRow], float | None] | None:
-        """The best source that every leg of both arms has: two ways of knowing are never set against each other."""
+        """The source that most legs of both arms have, the first of equals: two are never set against each other.
+
+        One that lacks legs is taken too, so that the arm which has a figure shows it beside the one that has none.
+        """
         rows = [leg.row for leg in self.at(concurrency)]
-        complete = [source for source in axis.sources if all(source(row) is not None for row in rows)]
-        return next(iter((*complete, *axis.sources)), None)
+        return max(axis.sources, key=lambda source: sum(source(row) is not None for row in rows), default=None)
 
     def requests_per_leg(self, concurrency: int) -> int:
         return min((leg.requests for leg in self.plan.legs if leg.concurrency == concurrency), default=0)

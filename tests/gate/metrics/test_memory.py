@@ -128,6 +128,19 @@ def test_where_neither_tells_it_is_what_each_start_added(build: Any) -> None:
     assert {cell.ratio for cell in found} == {3.0}
 
 
+def test_an_arm_that_reports_shows_its_own_word_beside_one_that_does_not_and_no_other_axis_changes(build: Any) -> None:
+    run = build.run(protocol={"primary": ("output_throughput", "peak_gpu_bytes")})
+    plain = judge(run)
+    report = judge(with_memory(build, run, {"gpu_reported_bytes": 8 * GIB}, {}))
+    for cell in cells(report, "peak_gpu_bytes"):
+        assert (cell.candidate_median, cell.oracle_median) == (8 * GIB, None)
+        assert (cell.verdict, cell.ratio) == (Verdict.INCONCLUSIVE, None)
+        assert cell.reasons[0].message == "peak_gpu_bytes could not be read for the oracle"
+    others = [[cell for cell in made.cells if cell.axis != "peak_gpu_bytes"] for made in (plain, report)]
+    assert others[0] == others[1]
+    assert others[0]
+
+
 def test_memory_that_nobody_tells_leaves_that_axis_alone_undecided(build: Any) -> None:
     run = build.run(protocol={"primary": ("output_throughput", "peak_gpu_bytes")})
     report = judge(with_memory(build, run, {"gpu_peak_bytes": GIB}, {}))

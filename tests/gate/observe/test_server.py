@@ -87,6 +87,15 @@ def test_totals_with_and_without_suffix_and_labels() -> None:
     assert server._total("# TYPE vllm:num_preemptions counter\nvllm:num_preemptions_total 4\n", "num_preemptions") == 4
 
 
+def test_the_peak_of_device_memory_is_carried_over_not_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    gauge = 'engine:device_memory_peak_bytes{engine="0",model_name="m"} 8.5899e+09\n'
+    texts = iter([gauge, gauge, "engine:num_preemptions 0\n"])
+    monkeypatch.setattr(server, "_text", lambda *_: next(texts))
+    before, after, silent = (server.counters("http://127.0.0.1:9") for _ in range(3))
+    assert after.since(before).device_peak_bytes == 8_589_900_000
+    assert silent.since(before).device_peak_bytes is None
+
+
 def test_what_was_logged_is_part_of_who_it_is() -> None:
     with FakeServer(Script()) as fake:
         plain = server.identify(fake.url, "oracle")
