@@ -130,20 +130,11 @@ def resume(name: RunArgument = None, out: OutOption = RESULTS) -> None:
 def report(name: RunArgument = None, out: OutOption = RESULTS) -> None:
     """Derive a run's report again, or a profile's.
 
-    From its raw records; the exit code is the verdict.
+    From its raw records, of a sweep and of start-ups too; the exit code is that of the command that measured.
     """
-    from gate.profile.flow import again
-    from gate.profile.store import find as find_profile
+    from gate import shown
 
-    if name is not None and find_profile(name, out) is not None:
-        raise typer.Exit(again(name, None, out))
-    from gate import conclude
-    from gate.runs import find
-    from gate.tokenrun import folder, show
-
-    found = find(name, out)
-    derived = show.conclude(found) if folder.is_token_run(found) else conclude.conclude(found)
-    raise typer.Exit(derived.exit_code)
+    raise typer.Exit(shown.report(name, out))
 
 
 @app.command()
@@ -221,16 +212,10 @@ def show(
     out: OutOption = RESULTS,
     every: Annotated[bool, typer.Option("--all", help="Every cell, not only the primary ones.")] = False,
 ) -> None:
-    """Print a run's table as it was reported."""
-    from gate import conclude
-    from gate.runs import find
-    from gate.tokenrun import folder, show
+    """Print a run's table as it was reported, or a sweep's."""
+    from gate import shown
 
-    found = find(name, out)
-    if folder.is_token_run(found):
-        show.print_report(show.stored(found), found)
-    else:
-        conclude.print_table(conclude.stored(found), found, every)
+    shown.show(name, out, every)
 
 
 @app.command()

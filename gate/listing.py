@@ -46,7 +46,8 @@ def runs_text(entries: Sequence[Entry], out: Path) -> str:
     for entry in entries:
         binding = DASH if entry.binding is None else "binding" if entry.binding else "indicative"
         legs = f"{entry.legs}/{DASH if entry.planned is None else entry.planned}"
-        rows.append((entry.run_id, entry.host, entry.verdict or DASH, binding, legs + _unfinished(entry)))
+        kind = "" if entry.kind == "run" else f" {entry.kind}"
+        rows.append((entry.run_id, entry.host, entry.verdict or DASH, binding, legs + kind + _unfinished(entry)))
     return f"{_columns(rows)}\nin {out.resolve()}"
 
 

@@ -1,4 +1,4 @@
-"""The runs under a results folder: by name, by path, or the newest."""
+"""The runs under a results folder: by name, by path, or the newest. Sweeps and start-ups lie one folder deeper."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
 
 from gate.errors import UsageError
 from gate.observe import digests
@@ -14,6 +17,14 @@ from gate.observe.store import COMPLETE, FAILED, PLAN
 from gate.recipe import ROOT
 
 RESULTS = ROOT / "results"
+Kind = Literal["run", "sweep", "startup"]
+"""Of a folder, by the command that made it; a run is `gate run`'s or `gate tokens`'s."""
+KINDS: tuple[Kind, ...] = ("run", "sweep", "startup")
+PLANS: dict[Kind, str] = {"run": PLAN, "sweep": "sweep-plan.json", "startup": "startup-plan.json"}
+"""The file that makes a folder one of its kind, written before anything is measured."""
+REPORTS: dict[Kind, str] = {"run": "report.json", "sweep": "sweep.json", "startup": "startup.json"}
+RECORDS: dict[Kind, str] = {"sweep": "requests.parquet", "startup": "starts.parquet"}
+"""One row for each planned leg that was measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,39 +44,64 @@ class Entry:
     """Why it ended before its first leg."""
     changed: bool = False
     """Its report is not the one that was written: then it has no verdict here, and `gate show` refuses it too."""
+    kind: Kind = "run"
 
 
-def find(name: str | None, out: Path = RESULTS) -> Path:
-    """Folder of a run: a path, a run id, the beginning of one, or None for the newest.
+def find(name: str | None, out: Path = RESULTS, kinds: tuple[Kind, ...] = ("run",)) -> Path:
+    """Folder of a run: a path, a name, the beginning of one, or None for the newest of these kinds.
 
     Raises:
-        UsageError: there is none, or several begin like that.
+        UsageError: there is none, several begin like that, or it is of another kind.
     """
-    if name is not None and (Path(name) / PLAN).is_file():
-        return Path(name).resolve()  # `gate show .`: the run's own name and its results folder are in the whole path
-    folders = _folders(out)
-    if not folders:
-        raise UsageError(f"no runs under {out.resolve()}", hint="gate run makes one; --out names another folder")
-    if name is None:
+    for kind in KINDS if name is not None else ():
+        if (Path(name or "") / PLANS[kind]).is_file():
+            # `gate show .`: the run's own name and its results folder are in the whole path
+            return _of_kind(Path(name or "").resolve(), kinds)
+    folders = _folders(out, kinds)
+    if name is None and folders:
         return folders[-1]
-    matches = [folder for folder in folders if folder.name == name] or [f for f in folders if f.name.startswith(name)]
+    matches = _matches(name, folders) or _matches(name, _folders(out, KINDS))
     if len(matches) == 1:
-        return matches[0]
+        return _of_kind(matches[0], kinds)
     if matches:
         raise UsageError(f"{len(matches)} runs begin with {name!r}", expected="one", hint="give more of its name")
-    near = difflib.get_close_matches(name, [folder.name for folder in folders], n=1, cutoff=0.5)
+    if not folders:
+        raise UsageError(f"no runs under {out.resolve()}", hint="gate run makes one; --out names another folder")
+    near = difflib.get_close_matches(name or "", [folder.name for folder in folders], n=1, cutoff=0.5)
     raise UsageError(
         f"no run {name!r} under {out.resolve()}", hint=f"did you mean {near[0]}?" if near else "gate list shows them"
     )
 
 
+def kind_of(folder: Path) -> Kind:
+    return next((kind for kind in KINDS if (folder / PLANS[kind]).is_file()), "run")
+
+
 def entries(out: Path = RESULTS) -> tuple[Entry, ...]:
     """Oldest first; a damaged folder is listed with what can still be read."""
-    return tuple(_entry(folder) for folder in _folders(out))
+    return tuple(
+        _entry(folder) if (kind := kind_of(folder)) == "run" else _aside(folder, kind)
+        for folder in _folders(out, KINDS)
+    )
 
 
-def _folders(out: Path) -> list[Path]:
-    return sorted((plan.parent for plan in out.glob(f"*/*/{PLAN}")), key=lambda folder: (folder.name, str(folder)))
+def _matches(name: str | None, folders: list[Path]) -> list[Path]:
+    if name is None:
+        return []
+    return [folder for folder in folders if folder.name == name] or [f for f in folders if f.name.startswith(name)]
+
+
+def _of_kind(folder: Path, kinds: tuple[Kind, ...]) -> Path:
+    if (kind := kind_of(folder)) not in kinds:
+        hint = f"gate show {folder.name} prints it"
+        raise UsageError(f"{folder.name} is of gate {kind}", expected="a run of gate run or gate tokens", hint=hint)
+    return folder
+
+
+def _folders(out: Path, kinds: tuple[Kind, ...]) -> list[Path]:
+    patterns = [f"*/{PLANS[kind]}" if kind == "run" else f"{kind}/*/{PLANS[kind]}" for kind in kinds]
+    found = [plan.parent for pattern in patterns for plan in out.glob(f"*/{pattern}")]
+    return sorted(found, key=lambda folder: (folder.name, str(folder)))
 
 
 def _entry(folder: Path) -> Entry:
@@ -85,6 +121,26 @@ def _entry(folder: Path) -> Entry:
         complete=(folder / COMPLETE).is_file(),
         failure=failure(folder),
         changed=changed,
+    )
+
+
+def _aside(folder: Path, kind: Kind) -> Entry:
+    """Of a sweep, which has no verdict, or of start-ups, whose verdict never binds."""
+    plan, report = _json(folder / PLANS[kind]), _json(folder / REPORTS[kind])
+    inner = plan if kind == "sweep" else _table(plan.get("plan"))
+    legs, recipe = inner.get("legs"), _table(inner.get("recipe")).get("name")
+    planned, measured = len(legs) if isinstance(legs, list) else None, _rows(folder / RECORDS[kind])
+    return Entry(
+        folder=folder,
+        host=folder.parents[1].name,
+        run_id=folder.name,
+        recipe=None if recipe is None else str(recipe),
+        verdict=str(report["verdict"]) if report.get("verdict") in list(Verdict) else None,
+        binding=False if kind == "startup" and report else None,
+        legs=measured,
+        planned=planned,
+        complete=bool(report) and measured == planned,
+        kind=kind,
     )
 
 
@@ -109,9 +165,19 @@ def from_here(path: Path) -> str:
     return str(absolute.relative_to(Path.cwd()) if absolute.is_relative_to(Path.cwd()) else absolute)
 
 
-def _json(path: Path) -> dict[str, object]:
+def _rows(path: Path) -> int:
     try:
-        value = json.loads(path.read_bytes())
+        return int(pq.read_metadata(path).num_rows)
+    except Exception:  # noqa: BLE001  (missing, or bytes of no known tool, which can raise any: a list goes on)
+        return 0
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        return _table(json.loads(path.read_bytes()))
     except (OSError, ValueError, RecursionError):
         return {}
+
+
+def _table(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}

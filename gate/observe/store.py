@@ -232,13 +232,13 @@ def read_run(folder: Path) -> RunData:
     """
     if not (folder / PLAN).is_file():
         raise StorageError(f"{folder} is not a run", expected=f"a folder with {PLAN}", hint="gate list shows the runs")
-    plan = _model(Plan, folder / PLAN)
+    plan = read_model(Plan, folder / PLAN)
     if document_hash(read_json(folder / PLAN)) != plan.plan_id:
         raise StorageError(
             f"{folder / PLAN} does not hash to its own plan_id", hint="it was edited, or written by another version"
         )
     finished = check_seal(folder)
-    run = _model(RunFile, folder / RUN)
+    run = read_model(RunFile, folder / RUN)
     measured = [leg.leg_id for leg in plan.all_legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
 
     def rows(name: str) -> tuple[Any, ...]:
@@ -263,8 +263,8 @@ def read_run(folder: Path) -> RunData:
         client=run.client,
         machine=run.machine,
         preflight=run.preflight,
-        band=_model(BandRecord, folder / BAND) if (folder / BAND).is_file() else None,
-        baseline=_model(Baseline, folder / BASELINE) if (folder / BASELINE).is_file() else None,
+        band=read_model(BandRecord, folder / BAND) if (folder / BAND).is_file() else None,
+        baseline=read_model(Baseline, folder / BASELINE) if (folder / BASELINE).is_file() else None,
         pins=run.pins,
     )
 
@@ -315,7 +315,7 @@ def check_seal(folder: Path) -> CompleteFile | None:
 def _complete(folder: Path) -> CompleteFile | None:
     if not is_complete(folder):
         return None
-    finished, document = _model(CompleteFile, folder / COMPLETE), read_json(folder / COMPLETE)
+    finished, document = read_model(CompleteFile, folder / COMPLETE), read_json(folder / COMPLETE)
     if finished.seal not in (None, document_hash({k: v for k, v in document.items() if k != "seal"})):
         raise StorageError(
             f"{folder / COMPLETE} was changed after the run was finished",
@@ -343,7 +343,7 @@ def _leg(folder: Path, leg_id: str) -> tuple[LegRow, ...]:
 
 
 def read_run_file(folder: Path) -> RunFile:
-    return _model(RunFile, folder / RUN)
+    return read_model(RunFile, folder / RUN)
 
 
 def identities(folder: Path) -> tuple[Identity, ...]:
@@ -356,7 +356,7 @@ def identities(folder: Path) -> tuple[Identity, ...]:
         raise _unreadable(path, error) from error
 
 
-def _model(model: type[M], path: Path) -> M:
+def read_model(model: type[M], path: Path) -> M:
     try:
         data = path.read_bytes()
         found = read_json(path).get("schema_version", SCHEMA_VERSION)

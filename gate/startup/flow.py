@@ -10,29 +10,30 @@ from gate import messages
 from gate.arm import Server
 from gate.arm.pair import Pair
 from gate.client import drive, openai
-from gate.errors import UsageError
+from gate.errors import VOID, UsageError
 from gate.inputs import Asked, plan_for
 from gate.lock import Lock, hold
-from gate.observe import pagecache
+from gate.observe import pagecache, parquet
 from gate.observe.machine import host, machine
 from gate.observe.pagecache import Residency
-from gate.observe.rows import Arm, CacheState, Finding, RequestRow, StartRow
+from gate.observe.rows import Arm, CacheState, RequestRow, StartRow
 from gate.observe.server import served_model
-from gate.observe.store import Store
+from gate.observe.store import Store, read_model
 from gate.plan import Plan, PlannedLeg, leg_prompts
 from gate.preflight import preflight
 from gate.progress import Ui
+from gate.runs import PLANS, RECORDS, REPORTS, Kind
 from gate.startup import report
 from gate.startup.judge import judge
 from gate.startup.record import StartupPlan
 
 OUTPUT_TOKENS = 1
-FOLDER = "startup"
+FOLDER: Kind = "startup"
 
 
 def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
     """
-    Returns the exit code, which is the verdict.
+    Returns the exit code, which is the verdict. What was measured before an arm died, or Ctrl-C, is reported.
 
     wanted: cold or warm, of the checkpoint's files before each spawn; None leaves the page cache as it is found.
     Raises GateError for what keeps it from starting, and ArmError for a server that does not get ready.
@@ -59,12 +60,15 @@ def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
             plan=plan,
             findings=findings,
         )
-        place.write_text("startup-plan.json", about.model_dump_json(indent=1) + "\n")
-        rows = measure(plan, wanted, place, lock, ui)
-    return conclude(about, rows, findings, place)
+        place.write_text(PLANS[FOLDER], about.model_dump_json(indent=1) + "\n")
+        try:
+            measure(plan, wanted, place, lock, ui)
+        finally:  # an arm that died, or Ctrl-C: what was measured is reported, and the cause goes its way
+            code = conclude(place) if (place.folder / RECORDS[FOLDER]).is_file() else VOID
+    return code
 
 
-def measure(plan: Plan, wanted: CacheState | None, place: Store, lock: Lock, ui: Ui) -> tuple[StartRow, ...]:
+def measure(plan: Plan, wanted: CacheState | None, place: Store, lock: Lock, ui: Ui) -> None:
     """One start for each planned leg, its record on disk before the next."""
     rows: list[StartRow] = []
     seen: list[StartRow] = []
@@ -85,12 +89,13 @@ def measure(plan: Plan, wanted: CacheState | None, place: Store, lock: Lock, ui:
             told = {"first_token_ns": answers[-1].first_token_ns, "error": answers[-1].error, "wanted_cache": wanted}
             rows.append(seen[-1].model_copy(update=told))
             place.write_rows("starts", StartRow, rows)
-    return tuple(rows)
 
 
-def conclude(about: StartupPlan, rows: tuple[StartRow, ...], findings: tuple[Finding, ...], place: Store) -> int:
-    made = judge(about, rows, findings)
-    place.write_text("startup.json", made.model_dump_json(indent=1) + "\n")
+def conclude(place: Store) -> int:
+    """From the records on disk; prints the table. Raises StorageError where they cannot be read."""
+    about = read_model(StartupPlan, place.folder / PLANS[FOLDER])
+    made = judge(about, parquet.read(StartRow, place.folder / RECORDS[FOLDER]), about.findings)
+    place.write_text(REPORTS[FOLDER], made.model_dump_json(indent=1) + "\n")
     place.write_text("startup.md", report.markdown(made))
     report.show(made, place.folder)
     return made.exit_code

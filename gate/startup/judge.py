@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from gate import verdict
 from gate.metrics.startup import DECIDES, START_AXES, proven
 from gate.observe.rows import ARMS, Arm, Finding, StartRow, Verdict
-from gate.report.model import Cell
+from gate.report.model import Cell, Reason
 from gate.startup.record import StartupPlan, StartupReport
 from gate.stats import band as bands
 from gate.stats.median import median, ratio
 from gate.stats.pairs import log_ratios
 from gate.units import gib
 
+ANEW = "gate startup begins anew: it is not resumed"
 UNPROVEN, FAILED, UNEQUAL = "page-cache-unproven", "start-failed", "page-cache-unequal"
 
 
@@ -30,6 +31,7 @@ def judge(about: StartupPlan, starts: Sequence[StartRow], preflight: Sequence[Fi
         machine=about.machine,
         wanted_cache=about.wanted_cache,
         repetitions=about.plan.recipe.protocol.repetitions,
+        unfinished=len(starts) < len(ARMS) * about.plan.recipe.protocol.repetitions,
         starts=tuple(starts),
         cells=cells,
         findings=(*preflight, *findings),
@@ -106,8 +108,13 @@ def _cell(about: StartupPlan, axis: str, starts: Sequence[StartRow], findings: S
         band=band.share,
         floor=protocol.floor,
         verdict=decision.verdict,
-        reasons=decision.reasons,
+        reasons=tuple(_not_resumed(reason) for reason in decision.reasons),
     )
+
+
+def _not_resumed(reason: Reason) -> Reason:
+    """The rule is that of runs, which can go on; start-ups cannot."""
+    return reason.model_copy(update={"hint": ANEW}) if reason.hint == verdict.RESUME else reason
 
 
 def _values(axis: str, arm: Arm, starts: Sequence[StartRow], repetitions: int) -> tuple[float | None, ...]:

@@ -34,6 +34,9 @@ class StartupReport(Row):
     machine: dict[str, str]
     wanted_cache: CacheState | None
     repetitions: int
+    """Planned."""
+    unfinished: bool = False
+    """Cut short: fewer starts than planned."""
     starts: tuple[StartRow, ...]
     """In the order they were made."""
     cells: tuple[Cell, ...]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gate.binding import MIN_REPETITIONS
 from gate.metrics.startup import START_AXES
+from gate.observe.rows import ARMS
 from gate.report import table
 from gate.runs import from_here
 from gate.startup.record import StartupReport
@@ -25,7 +26,8 @@ WITHOUT_HISTORY = (
 
 def headline(made: StartupReport) -> str:
     cache = {None: "as found", "cold": "cold", "warm": "warm"}.get(made.wanted_cache, made.wanted_cache)
-    return f"start-up of {made.recipe} on {made.host}, checkpoint {cache}: {made.verdict}, indicative"
+    state = ", unfinished" if made.unfinished else ""
+    return f"start-up of {made.recipe} on {made.host}, checkpoint {cache}: {made.verdict}, indicative{state}"
 
 
 def rows(made: StartupReport) -> tuple[tuple[str, ...], ...]:
@@ -60,6 +62,8 @@ def start_rows(made: StartupReport) -> tuple[tuple[str, ...], ...]:
 def notes(made: StartupReport) -> tuple[str, ...]:
     said = [f"{finding.message}; {finding.hint}" for finding in made.findings]
     said += [f"{TITLES[c.axis]}: {r.message}; {r.hint}" for c in made.cells if c.primary for r in c.reasons]
+    if made.unfinished:
+        said.insert(0, f"unfinished: {len(made.starts)} of {made.repetitions * len(ARMS)} starts were made")
     if made.repetitions < MIN_REPETITIONS:
         said.append(f"fewer than {MIN_REPETITIONS} starts of each arm: found {made.repetitions}; --reps asks for more")
     return tuple(dict.fromkeys(map(table.plain, (WITHOUT_HISTORY, *said))))

@@ -20,11 +20,12 @@ from gate.observe import parquet
 from gate.observe.machine import host, machine
 from gate.observe.rows import ARMS, Arm, RequestRow
 from gate.observe.server import identify, served_model
-from gate.observe.store import Store
+from gate.observe.store import Store, read_model
 from gate.plan import Plan, PlannedLeg, leg_order
 from gate.preflight import preflight
 from gate.progress import Ui
 from gate.recipe import Recipe, parse
+from gate.runs import PLANS, RECORDS, Kind
 from gate.sweep import plots, text
 from gate.sweep.judge import report
 from gate.sweep.points import Point, check_context
@@ -34,8 +35,8 @@ from gate.workload import Phase, Prompt, leg_seed, make_prompts, prompts_digest
 NO_ORACLE = "none"
 NEVER_STARTED = "never-started {port}"
 """Stands in a plan where an oracle would; a sweep of one arm starts no other."""
-FOLDER = "sweep"
-PLAN, REQUESTS = "sweep-plan.json", "requests.parquet"
+FOLDER: Kind = "sweep"
+PLAN, REQUESTS = PLANS[FOLDER], RECORDS[FOLDER]
 COMPLETE, INCOMPLETE = 0, 3
 
 
@@ -76,6 +77,10 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
             measure(plan, gate_plan, place, lock, ui)
         finally:
             made = conclude(place)
+    return exit_code(made)
+
+
+def exit_code(made: SweepReport) -> int:
     return COMPLETE if made.complete else INCOMPLETE
 
 
@@ -101,8 +106,8 @@ def measure(plan: SweepPlan, gate_plan: Plan, place: Store, lock: Lock, ui: Ui) 
 
 
 def conclude(place: Store) -> SweepReport:
-    """From the records on disk; prints the table."""
-    plan = SweepPlan.model_validate_json((place.folder / PLAN).read_bytes())
+    """From the records on disk; prints the table. Raises StorageError where they cannot be read."""
+    plan = read_model(SweepPlan, place.folder / PLAN)
     requests = place.folder / REQUESTS
     made = report(plan, parquet.read(RequestRow, requests) if requests.is_file() else ())
     place.write_text("sweep.json", made.model_dump_json(indent=1) + "\n")

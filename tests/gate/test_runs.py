@@ -7,10 +7,12 @@ import json
 import threading
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from gate import listing, runs
+from gate import listing, runs, shown
 from gate.conclude import stored
 from gate.errors import StorageError, UsageError
 from gate.observe.store import Store
@@ -29,6 +31,20 @@ def make(out: Path, host: str, name: str, report: str | None = None, complete: b
     return folder
 
 
+def aside(
+    out: Path, kind: runs.Kind, name: str, measured: int | None = None, report: dict[str, object] | None = None
+) -> Path:
+    """A folder of two planned legs as gate sweep or gate startup leaves it."""
+    folder, inner = out / "a" / kind / name, {"recipe": {"name": "tiny"}, "legs": [1, 2]}
+    folder.mkdir(parents=True)
+    (folder / runs.PLANS[kind]).write_text(json.dumps(inner if kind == "sweep" else {"plan": inner}))
+    if measured is not None:
+        pq.write_table(pa.table({"x": range(measured)}), folder / runs.RECORDS[kind])
+    if report is not None:
+        (folder / runs.REPORTS[kind]).write_text(json.dumps(report))
+    return folder
+
+
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     make(tmp_path, "b", "20260101T000000Z-tiny-aaaa", '{"verdict": "PASS", "binding": true}', complete=True)
@@ -43,6 +59,50 @@ def test_by_name_by_beginning_by_path_and_the_newest(out: Path) -> None:
     assert runs.find("20260102", out) == second
     assert runs.find(str(first), Path("/nowhere")) == first
     assert runs.find(None, out) == second
+
+
+def test_sweeps_and_start_ups_are_found_only_by_who_can_use_them(out: Path) -> None:
+    swept, started = aside(out, "sweep", "20260103T000000Z-tiny"), aside(out, "startup", "20260104T000000Z-tiny-cold")
+    assert runs.find("20260103", out, runs.KINDS) == swept
+    assert runs.find(str(started), Path("/nowhere"), runs.KINDS) == started
+    assert runs.find(None, out, runs.KINDS) == started
+    assert runs.find(None, out) == out / "a" / "20260102T000000Z-tiny-bbbb"
+    for name in ("20260103", str(swept)):
+        with pytest.raises(UsageError, match=f"{swept.name} is of gate sweep; expected a run of gate run"):
+            runs.find(name, out)
+    with pytest.raises(UsageError, match="is of gate startup"):
+        runs.find(started.name, out)
+    assert [runs.kind_of(folder) for folder in (swept, started, out)] == ["sweep", "startup", "run"]
+
+
+def test_sweeps_and_start_ups_are_listed_with_what_they_have(out: Path) -> None:
+    aside(out, "sweep", "20260103T000000Z-tiny", measured=2, report={"complete": True})
+    aside(out, "startup", "20260104T000000Z-tiny-cold", measured=1, report={"verdict": "INCONCLUSIVE"})
+    aside(out, "startup", "20260105T000000Z-tiny-warm")
+    (out / "a" / "startup" / "20260105T000000Z-tiny-warm" / "starts.parquet").write_text("damaged")
+    lines = [line.split() for line in listing.runs_text(runs.entries(out), out).splitlines()]
+    assert lines[3] == ["20260103T000000Z-tiny", "a", "–", "–", "2/2", "sweep"]
+    assert lines[4] == [
+        "20260104T000000Z-tiny-cold",
+        "a",
+        "INCONCLUSIVE",
+        "indicative",
+        "1/2",
+        "startup",
+        "incomplete",
+    ]
+    assert lines[5] == ["20260105T000000Z-tiny-warm", "a", "–", "–", "0/2", "startup", "incomplete"]
+
+
+def test_one_without_a_report_says_how_to_get_it(out: Path) -> None:
+    folder = aside(out, "sweep", "20260103T000000Z-tiny")
+    with pytest.raises(StorageError, match="has no report; gate report 20260103T000000Z-tiny derives one"):
+        shown.show("20260103", out, every=False)
+    (folder / "sweep.json").write_text("{")
+    with pytest.raises(StorageError, match=r"sweep\.json cannot be read"):
+        shown.show("20260103", out, every=False)
+    with pytest.raises(StorageError, match=r"sweep-plan\.json cannot be read"):
+        shown.report("20260103", out)
 
 
 def test_ambiguous_and_unknown_names_are_one_line(out: Path) -> None:

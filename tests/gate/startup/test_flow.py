@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gate import runs, shown
 from gate.errors import ArmError, UsageError
 from gate.inputs import Asked
 from gate.observe import pagecache, parquet
@@ -108,6 +109,53 @@ def test_a_server_that_dies_at_start_ends_it_and_the_starts_before_stay(run: Any
         run(None, oracle=f"{sys.executable} -c raise(SystemExit(3)) {{port}}")
     (folder,) = (tmp_path / "out").glob("*/startup/*")
     assert [row.arm for row in parquet.read(StartRow, folder / "starts.parquet")] == ["candidate"]
+    made = StartupReport.model_validate_json((folder / "startup.json").read_bytes())
+    assert (made.unfinished, made.verdict, [start.arm for start in made.starts]) == (
+        True,
+        Verdict.INCONCLUSIVE,
+        ["candidate"],
+    )
+
+
+@pytest.mark.parametrize("after", [0, 3])
+def test_ctrl_c_leaves_a_report_of_the_starts_before_it(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], after: int
+) -> None:
+    prepare, turns = flow._prepare, iter(range(9))
+
+    def interrupted(*args: Any) -> pagecache.Residency:
+        if next(turns) == after:
+            raise KeyboardInterrupt
+        return prepare(*args)
+
+    monkeypatch.setattr(flow, "_prepare", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(None)
+    (folder,) = (tmp_path / "out").glob("*/startup/*")
+    assert (folder / "startup.json").is_file() == (after > 0)
+    if after:
+        made = StartupReport.model_validate_json((folder / "startup.json").read_bytes())
+        assert (len(made.starts), made.unfinished, made.verdict) == (3, True, Verdict.INCONCLUSIVE)
+        assert {reason.hint for cell in made.cells for reason in cell.reasons} == {
+            "gate startup begins anew: it is not resumed"
+        }
+        assert "unfinished: 3 of 4 starts were made" in (folder / "startup.md").read_text()
+        assert "INCONCLUSIVE, indicative, unfinished" in capsys.readouterr().out
+
+
+def test_it_is_listed_shown_and_derived_again_as_it_was(
+    run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, folder = run(None)
+    printed = capsys.readouterr().out
+    (entry,) = runs.entries(tmp_path / "out")
+    assert (entry.kind, entry.legs, entry.planned, entry.complete, entry.recipe) == ("startup", 4, 4, True, "fakes")
+    shown.show(folder.name, tmp_path / "out", every=False)
+    assert capsys.readouterr().out == printed
+    before = (folder / "startup.json").read_bytes()
+    (folder / "startup.json").unlink()
+    assert shown.report(folder.name, tmp_path / "out") == code
+    assert (folder / "startup.json").read_bytes() == before
 
 
 def test_a_url_has_no_start(run: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gate import runs, shown
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
 from gate.errors import UsageError
@@ -143,3 +144,19 @@ def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(swee
     _, made, _ = read(folder)
     lacking = [sum(value is None for value in cell.series[0].values) for cell in made.cells]
     assert (code, sum(lacking)) == (3, 1)
+
+
+def test_it_is_listed_shown_and_derived_again_as_it_was(
+    sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeServer(preset("good", token_ms=8.0)) as ours, FakeServer(preset("good", token_ms=8.0)) as theirs:
+        code, folder = sweep(ours.url, theirs.url, pp="20", tg="", depth="0")
+    printed = capsys.readouterr().out
+    (entry,) = runs.entries(tmp_path / "out")
+    assert (entry.kind, entry.legs, entry.planned, entry.complete, entry.recipe) == ("sweep", 4, 4, True, "fakes")
+    shown.show(None, tmp_path / "out", every=False)
+    assert capsys.readouterr().out == printed
+    before = (folder / "sweep.json").read_bytes()
+    (folder / "sweep.json").unlink()
+    assert shown.report(folder.name, tmp_path / "out") == code
+    assert (folder / "sweep.json").read_bytes() == before

@@ -1,0 +1,51 @@
+"""The folders of `gate sweep` and `gate startup`, which lie beside the runs: shown, and derived again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from gate.errors import StorageError
+from gate.observe.rows import Row
+from gate.runs import REPORTS, kind_of
+
+R = TypeVar("R", bound=Row)
+
+
+def show(folder: Path) -> None:
+    """Print its table as it was reported. Raises StorageError where it has none."""
+    if kind_of(folder) == "sweep":
+        from gate.sweep import text
+        from gate.sweep.record import SweepReport
+
+        text.show(_stored(folder, SweepReport), folder)
+    else:
+        from gate.startup import report
+        from gate.startup.record import StartupReport
+
+        report.show(_stored(folder, StartupReport), folder)
+
+
+def derive(folder: Path) -> int:
+    """Its report anew from the raw records, printed; the exit code of the command that measured."""
+    from gate.observe.store import Store
+    from gate.startup import flow as startup
+    from gate.sweep import flow as sweep
+
+    place = Store(folder)
+    return sweep.exit_code(sweep.conclude(place)) if kind_of(folder) == "sweep" else startup.conclude(place)
+
+
+def _stored(folder: Path, model: type[R]) -> R:
+    path = folder / REPORTS[kind_of(folder)]
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except FileNotFoundError as error:
+        raise StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one") from error
+    except (OSError, ValidationError) as error:
+        reason = str(error).splitlines()[0]
+        raise StorageError(
+            f"{path} cannot be read: {reason}", hint=f"gate report {folder.name} writes it anew"
+        ) from error
