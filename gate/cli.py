@@ -9,6 +9,7 @@ import typer
 
 from gate import interrupt, shell
 from gate.client.command import calibrate_client
+from gate.fit.command import fit
 from gate.options import (
     PORT,
     RESULTS,
@@ -103,12 +104,15 @@ def plan(
 
     Legs in order, both command lines, the plan's id and the command that repeats it.
     """
-    from gate.inputs import Asked, again, plan_for
+    from gate.errors import CheckpointError
+    from gate.inputs import Asked, again, plan_to_show
     from gate.listing import plan_text
 
     asked = Asked(recipe, model, conc, reps, candidate, oracle, residency, seed, coin, port)
-    made = plan_for(asked)
-    typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made, again(asked, made)))
+    made, lacks = plan_to_show(asked)
+    if as_json and lacks is not None:
+        raise CheckpointError(lacks, hint="without --json it is printed as far as it is known")
+    typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made, again(asked, made), lacks))
 
 
 @app.command()
@@ -365,6 +369,7 @@ def selftest(
 
 
 app.command("calibrate-client")(calibrate_client)
+app.command()(fit)
 
 
 @app.command()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gate.arm import Seat, allowed, plan_arm
 from gate.errors import UsageError
+from gate.lock import keys
 from gate.metrics import AXIS_NAMES
 from gate.observe.rows import ARMS, Arm
 from gate.observe.source import engine_sha256, source
@@ -20,6 +21,8 @@ from gate.workload import vocabulary
 from oracle import pins
 
 DEFAULT_PORT = 18101
+STAND_IN = Vocabulary(size=2**15)
+"""Where no checkpoint tells its own; nothing that is made of it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +131,54 @@ def from_here(arm: ArmPlan) -> ArmPlan:
 
 
 def plan_for(asked: Asked) -> Plan:
-    """Recipe, checkpoints and vocabulary of this machine -> Plan. Nothing is started.
+    """Recipe, checkpoints and vocabulary of this machine -> Plan, to be carried out here. Nothing is started.
 
     Raises:
-        UsageError, CheckpointError, OracleError: one line each.
+        UsageError, CheckpointError, OracleError, PreconditionError (no GPU for a recipe that needs one): one line each.
     """
-    return plan_of(recipe_for(asked), asked)
+    recipe = recipe_for(asked)
+    keys(recipe)  # at once: no checkpoint of 20 GB is fetched for a machine without the device
+    return plan_of(recipe, asked)
+
+
+def plan_to_show(asked: Asked) -> tuple[Plan, str | None]:
+    """The plan, and what it lacks, without a GPU and without a download.
+
+    Where the checkpoint would have to be fetched first, the plan has no id and its digests are empty: a run could not
+    begin with it. Raises as plan_for, but for the GPU.
+    """
+    recipe = recipe_for(asked)
+    why = checkpoint.to_fetch(recipe)
+    if why is None:
+        return plan_of(recipe, asked), None
+    unread = checkpoint.Folder(Path(recipe.checkpoint.hub or ""), "", 0)
+    made = _planned(recipe, asked, (unread, unread), STAND_IN)
+    blank = {"prompts_sha256": "", "warmup_sha256": ""}
+    legs, extra = (tuple(leg.model_copy(update=blank) for leg in some) for some in (made.legs, made.extra_legs))
+    empty = {"plan_id": "", "vocabulary": Vocabulary(size=0), "legs": legs, "extra_legs": extra}
+    return made.model_copy(update=empty), f"{why}: the plan's id and its digests are known once gate run has fetched it"
 
 
 def plan_of(recipe: Recipe, asked: Asked) -> Plan:
-    """The same for a recipe that the caller changed further."""
-    coin = coin_for(asked.coin)
+    """The plan of a recipe that the caller looked at or changed; wherever its devices are."""
+    _check_port(asked)
+    coin_for(asked.coin)
+    shipped, copy = checkpoint.resolve(recipe)
+    size, reserved = vocabulary(shipped.path)
+    return _planned(recipe, asked, (shipped, copy), Vocabulary(size=size, reserved=tuple(sorted(reserved))))
+
+
+def _check_port(asked: Asked) -> None:
     if not 1 <= asked.port < 65535:
         raise UsageError(f"--port {asked.port}", expected="1 to 65534; the oracle gets the next one")
-    shipped, copy = checkpoint.resolve(recipe)
+
+
+def _planned(
+    recipe: Recipe, asked: Asked, folders: tuple[checkpoint.Folder, checkpoint.Folder], words: Vocabulary
+) -> Plan:
+    """folders: as shipped, and the oracle's copy."""
+    _check_port(asked)
+    coin, (shipped, copy) = coin_for(asked.coin), folders
 
     def arm_plan(arm: Arm, port: int) -> ArmPlan:
         table = recipe.candidate if arm == "candidate" else recipe.oracle
@@ -151,7 +188,7 @@ def plan_of(recipe: Recipe, asked: Asked) -> Plan:
             arm=arm,
             port=port,
             checkpoint=str(folder.path),
-            digest=folder.digest,
+            digest=folder.digest or None,
             args=table.args,
             inherited=allowed(os.environ),
             own_env=table.env,
@@ -162,14 +199,13 @@ def plan_of(recipe: Recipe, asked: Asked) -> Plan:
     candidate, oracle = (from_here(arm_plan(arm, asked.port + k)) for k, arm in enumerate(ARMS))
     if candidate.url == oracle.url:
         raise UsageError(f"both arms are {oracle.url}", expected="two servers", hint="one server has no opponent")
-    size, reserved = vocabulary(shipped.path)
     return make_plan(
         recipe,
         coin=coin,
         seed=recipe.workload.seed,
         candidate=candidate,
         oracle=oracle,
-        vocabulary=Vocabulary(size=size, reserved=tuple(sorted(reserved))),
+        vocabulary=words,
         declared=declared(asked),
         gate=source(),
         pin=pin_of(recipe) if "vllm" in (candidate.kind, oracle.kind) else None,

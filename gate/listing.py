@@ -14,18 +14,29 @@ from gate.runs import Entry
 from gate.units import DASH
 
 
-def plan_text(plan: Plan, command: Sequence[str]) -> str:
-    """Both arms, the legs in order, the id, the command line that repeats it."""
+def plan_text(plan: Plan, command: Sequence[str], note: str | None = None) -> str:
+    """Both arms, the legs in order, the id, the command line that repeats it.
+
+    note: what the plan lacks, where it does.
+    """
     workload, protocol = plan.recipe.workload, plan.recipe.protocol
     rows = [("leg", "arm", "conc", "rep", "requests", "prompts sha256")]
     rows += [
-        (leg.leg_id, leg.arm, str(leg.concurrency), str(leg.repetition), str(leg.requests), leg.prompts_sha256[:12])
+        (
+            leg.leg_id,
+            leg.arm,
+            str(leg.concurrency),
+            str(leg.repetition),
+            str(leg.requests),
+            leg.prompts_sha256[:12] or DASH,
+        )
         for leg in plan.all_legs
     ]
     extra = f"extra      the last {len(plan.extra_legs)} legs run only at levels that are undecided before them"
     return "\n".join(
         [
-            f"plan       {plan.plan_id}",
+            f"plan       {plan.plan_id or DASH}",
+            *([f"note       {note}"] if note else []),
             f"recipe     {plan.recipe.name}: {workload.prompt_tokens} in, {workload.output_tokens} out, "
             f"{workload.arrival} loop, residency {protocol.residency}, seed {plan.seed}, the {plan.coin} opens",
             f"gate       {plan.gate.text() if plan.gate else 'no git commit'}",

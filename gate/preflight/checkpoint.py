@@ -139,16 +139,27 @@ def _local(path: str, wanted: Checkpoint) -> Folder:
         raise CheckpointError(error.found, expected=error.expected, hint=_again(wanted, folder)) from error
 
 
+def to_fetch(recipe: Recipe) -> str | None:
+    """Why `resolve` would go to the hub first; None where it would not."""
+    found = _in_cache(recipe.checkpoint) if recipe.checkpoint.hub is not None else None
+    return found if isinstance(found, str) else None
+
+
 def _from_hub(wanted: Checkpoint) -> Folder:
-    repo, revision = wanted.hub or "", wanted.revision or ""
-    folder = hub.cached(repo, revision)
-    why = f"{repo} is not in the local cache"
-    if folder is not None:
-        try:
-            return _folder(folder)
-        except CheckpointError as error:
-            why = f"{repo} is not whole in the local cache ({error.found})"
-    return _folder(hub.download(repo, revision, why))
+    found = _in_cache(wanted)
+    return found if isinstance(found, Folder) else _folder(hub.download(wanted.hub or "", wanted.revision or "", found))
+
+
+def _in_cache(wanted: Checkpoint) -> Folder | str:
+    """Of the hub's local cache; where it is not there whole, why not."""
+    repo = wanted.hub or ""
+    folder = hub.cached(repo, wanted.revision or "")
+    if folder is None:
+        return f"{repo} is not in the local cache"
+    try:
+        return _folder(folder)
+    except CheckpointError as error:
+        return f"{repo} is not whole in the local cache ({error.found})"
 
 
 def _folder(folder: Path) -> Folder:

@@ -15,7 +15,7 @@ from gate.arm.process import answers
 from gate.client import drive, openai
 from gate.errors import ArmError, PreconditionError
 from gate.inputs import Asked, plan_of, recipe_for
-from gate.lock import Lock, hold
+from gate.lock import Lock, hold, keys
 from gate.observe import parquet
 from gate.observe.machine import host, machine
 from gate.observe.rows import ARMS, Arm, RequestRow
@@ -49,6 +49,7 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
     arms: tuple[Arm, ...] = ("candidate",) if asked.oracle == NO_ORACLE else ARMS
     asked = dataclasses.replace(asked, oracle=NEVER_STARTED) if len(arms) == 1 else asked
     recipe = stretched(recipe_for(asked), points, repetitions)
+    keys(recipe)  # at once, as in gate/run.py
     gate_plan = plan_of(recipe, asked)
     check_context(points, model_context(Path(gate_plan.candidate.checkpoint)), "the model's max_position_embeddings")
     with hold(recipe) as lock:

@@ -179,7 +179,15 @@ def test_checkpoint_of_the_hub_that_is_not_here_is_one_line(
     path = Path(write_recipe(place, "/none"))
     pinned = 'hub = "no-such-org/no-such-model"\nrevision = "0893e1606ff3d5f97a441f405d5fc541a6bdf404"'
     path.write_text(path.read_text().replace('path = "/none"', pinned), encoding="utf-8")
-    refused(here("plan", "--recipe", str(path)), 69, "no-such-org/no-such-model is not in the local cache")
+    said = "no-such-org/no-such-model is not in the local cache"
+    refused(here("run", "--recipe", str(path)), 69, said, "HF_HUB_OFFLINE forbids the network")
+    refused(here("plan", "--recipe", str(path), "--json"), 69, said, "without --json")
+    planned = here("plan", "--recipe", str(path), "--coin", "oracle")
+    lines = planned.stdout.splitlines()
+    assert (planned.returncode, lines[0].split()) == (0, ["plan", "–"])
+    assert lines[1].startswith(f"note       {said}: ")
+    assert sum("checkpoint no-such-org/no-such-model, digest –" in line for line in lines) == 2
+    assert lines[-1].split() == ["003-oracle-c1-r1", "oracle", "1", "1", "2", "–"]
 
 
 def test_plan_prints_legs_and_an_id_that_repeats(here: Callable[..., Any], place: Path, tiny_checkpoint: Path) -> None:
