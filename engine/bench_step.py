@@ -35,8 +35,8 @@ FAMILIES = (
     ("routing", r"route_kernel"),
     ("W8A8 product", r"skinny_kernel<.*W8A8"),
     ("GDN step", r"gdn_decode_kernel"),
-    ("attention", r"attention_decode_kernel"),
-    ("q/k norm, rope, KV write", r"qk_norm_rope_kernel"),
+    ("attention", r"attention_decode_kernel"),  # of decoding rows, their q/k norm, rope and KV write in it
+    ("q/k norm, rope, KV write", r"qk_norm_rope_kernel"),  # of prefill's rows
     ("add, norm, quantise, b/a", r"add_norm_kernel"),
     ("argmax", r"argmax_kernel"),
     ("GDN chunks (Triton)", r"_chunk_kernel|_scan_kernel"),

@@ -1,6 +1,7 @@
-"""The dense model on CUDA: qwen3_5.py's mathematics in seven launches a layer (eight with attention).
+"""The dense model on CUDA: qwen3_5.py's mathematics in seven launches a layer.
 
     add + norm + quantise (+ b, a) | qkvz | GDN step | out_proj | add + norm | gate_up + SwiGLU | down
+    add + norm + quantise | qkv | attention from q/k norm to gate | o_proj | add + norm | gate_up + SwiGLU | down
 
 `obstacle` says, before anything is read, why a checkpoint cannot run this way.
 """

@@ -101,7 +101,7 @@ class MLP:
 
 
 class Attention:
-    """Projection, norms with rotation and cache write, attention with gate and quantisation, projection."""
+    """Projection; attention from q/k norm, rotation and cache write to gate and quantisation; projection."""
 
     def __init__(self, source: Source, name: str) -> None:
         config, weights = source.config, source.weights
@@ -123,50 +123,54 @@ class Attention:
         normed, residual = norm.add(parts, residual, want_out=scale is None, input_scale=scale)
         x = normed.out if scale is None else normed.quantised
         qkv = project(asked(x), self.qkv_proj, space.scratch)
+        mixed = []
+        if step.decodes:
+            mixed.append(self._decode(qkv[: step.decodes], step, cache, space))
+        if step.runs:
+            mixed.append(self._runs(qkv[step.decodes :], step, cache, space))
+        return planes(_join(mixed), self.o_proj, space.scratch), residual
+
+    def _decode(self, qkv: Tensor, step: Step, cache: AttentionCache, space: Space) -> Tensor:
+        return attention_cuda.decode(
+            qkv,
+            self.q_norm.scale,
+            self.k_norm.scale,
+            self.q_norm.eps,
+            space.cos_sin,
+            cache.k,
+            cache.v,
+            asked(step.block_table),
+            asked(step.lengths),
+            self.cache_scales,
+            space.attention,
+            input_scale=self.o_proj.input_scale,
+            dependent=True,
+        )
+
+    def _runs(self, qkv: Tensor, step: Step, cache: AttentionCache, space: Space) -> Tensor:
+        """The rows behind the decoding ones, whose launch writes its own keys and values."""
+        first = step.decodes
         q = qk_norm_rope(
             qkv,
             self.q_norm.scale,
             self.k_norm.scale,
             self.q_norm.eps,
             space.cos_sin,
-            step.positions,
-            step.kv_slots,
+            step.positions[first:],
+            step.kv_slots[first:],
             cache.k,
             cache.v,
             self.cache_scales,
             dependent=True,
         )
-        mixed = []
-        if step.decodes:
-            mixed.append(self._decode(q, qkv, step, cache, space))
-        if step.runs:
-            mixed.append(self._runs(q, qkv, step, cache))
-        return planes(_join(mixed), self.o_proj, space.scratch), residual
-
-    def _decode(self, q: Tensor, qkv: Tensor, step: Step, cache: AttentionCache, space: Space) -> Tensor:
-        n = step.decodes
-        table, lengths = asked(step.block_table), asked(step.lengths)
-        scales, input_scale = self.cache_scales, self.o_proj.input_scale
-        return attention_cuda.decode(
-            q[:n],
-            qkv[:n],
-            cache.k,
-            cache.v,
-            table,
-            lengths,
-            scales,
-            space.attention,
-            input_scale=input_scale,
-            dependent=True,
-        )
-
-    def _runs(self, q: Tensor, qkv: Tensor, step: Step, cache: AttentionCache) -> Tensor:
         out = [
-            attention.prefill(q[r.start : r.end], cache.k, cache.v, r.kv_slots, r.position, *self.cache_scales)
+            attention.prefill(
+                q[r.start - first : r.end - first], cache.k, cache.v, r.kv_slots, r.position, *self.cache_scales
+            )
             for r in step.runs
         ]
         joined = torch.cat(out) if len(out) > 1 else out[0]
-        return attention_gate(joined, qkv[step.decodes :], self.o_proj.input_scale)
+        return attention_gate(joined, qkv, self.o_proj.input_scale)
 
 
 class GatedDeltaNet:

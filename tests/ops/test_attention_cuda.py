@@ -1,4 +1,4 @@
-"""The rope and attention kernels against the torch references: paging, FP8, splits, stale blocks, the gate."""
+"""The rope and attention kernels against the torch references: paging, FP8, splits, stale blocks, cache write, gate."""
 
 from __future__ import annotations
 
@@ -9,42 +9,29 @@ from engine.ops import attention, norm, rope
 from engine.ops.attention import cuda
 from engine.ops.linear.quantize import quantize_per_tensor
 from engine.ops.rope.cuda import qk_norm_rope
+from tests.ops import attention_rows
 from tests.ops.poison import relative_error
 
 pytestmark = pytest.mark.gpu
 
 DIM, BLOCK = 256, 16
-HEADS = [(24, 4), (16, 2), (3, 3)]
+HEADS = [(24, 4), (16, 2), (7, 1), (3, 3)]
 KV = [torch.bfloat16, torch.float8_e4m3fn]
 
 
-def make_cache(lengths, kv_heads, dtype, scales, generator):
-    """Shuffled blocks, NaN wherever no sequence has a token -> (block_table, k, v), all on the GPU."""
-    blocks = [-(-n // BLOCK) for n in lengths]
-    order = torch.randperm(sum(blocks) + 2, generator=generator).tolist()
-    width = max(blocks) + 1
-    table = torch.full((len(lengths), width), order.pop())
-    caches = [torch.full((len(order) + 1, BLOCK, kv_heads, DIM), float("nan")).to(dtype) for _ in scales]
-    for row, (count, length) in enumerate(zip(blocks, lengths, strict=True)):
-        table[row, :count] = torch.tensor([order.pop() for _ in range(count)])
-        slots = (table[row, :, None] * BLOCK + torch.arange(BLOCK)).flatten()[:length]
-        for cache, scale in zip(caches, scales, strict=True):
-            values = torch.randn(length, kv_heads, DIM, generator=generator)
-            attention.write(cache, values if dtype.itemsize == 1 else values.to(dtype), slots, scale)
-    return table.cuda(), caches[0].cuda(), caches[1].cuda()
+def make(lengths, heads, kv_heads, kv, generator, **options):
+    return attention_rows.make(lengths, heads, kv_heads, kv, generator, device="cuda", **options)
 
 
-def make_qkv(m, heads, kv_heads, generator):
-    return torch.randn(m, (2 * heads + 2 * kv_heads) * DIM, generator=generator).bfloat16().cuda()
-
-
-def reference(q, qkv, k, v, table, lengths, scales):
-    q, qkv, k, v, table = (x.cpu() for x in (q, qkv, k, v, table))
-    m, heads = q.shape[:2]
-    where = attention.pages(table, torch.tensor(lengths), max(lengths), BLOCK)
-    wide = attention.decode(q.float(), *(x.float() if x.dtype == torch.bfloat16 else x for x in (k, v)), where, *scales)
-    gate = qkv[:, : 2 * heads * DIM].view(m, heads, 2, DIM)[:, :, 1]
-    return (wide.bfloat16() * gate.sigmoid()).flatten(1)
+def run(rows, splits, **options):
+    """One launch over caches of its own -> (output, caches), counters zero behind it."""
+    space = cuda.workspace(rows.m, rows.kv_heads, rows.qkv.device)
+    if splits is not None:
+        space = attention_rows.workspace(rows, splits)
+    caches = rows.caches()
+    out = rows.decode(caches, splits, space, **options)
+    assert int(space.arrived.abs().sum()) == 0
+    return out, caches
 
 
 @pytest.mark.parametrize("splits", [1, 3, 16, None])
@@ -53,49 +40,75 @@ def reference(q, qkv, k, v, table, lengths, scales):
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 @pytest.mark.usefixtures("poison")
 def test_decode(heads, kv_heads, kv, lengths, splits, generator):
-    scales = (1.0, 1.0) if kv == torch.bfloat16 else (0.04, 0.03)
-    m = len(lengths)
-    table, k, v = make_cache(lengths, kv_heads, kv, scales, generator)
-    q = torch.randn(m, heads, DIM, generator=generator).bfloat16().cuda()
-    qkv = make_qkv(m, heads, kv_heads, generator)
-    space = cuda.workspace(m, kv_heads, q.device)
-    if splits is not None:
-        parts = m * kv_heads * splits
-        space = cuda.Workspace(
-            torch.empty(parts, 8, DIM, device="cuda"), torch.empty(parts, 8, 2, device="cuda"), space.arrived
-        )
-    out = cuda.decode(q, qkv, k, v, table, torch.tensor(lengths).cuda(), scales, space, splits=splits)
-    assert relative_error(out, reference(q, qkv, k, v, table, lengths, scales)) < 5e-3
+    rows = make(lengths, heads, kv_heads, kv, generator)
+    attention_rows.check(rows, *run(rows, splits))
+
+
+@pytest.mark.parametrize("kv", KV, ids=str)
+@pytest.mark.parametrize("m", range(1, 33))
+@pytest.mark.usefixtures("poison")
+def test_every_batch(m, kv, generator):
+    """Blocks of 5 tokens, which no step of 16 tokens ends with."""
+    lengths = torch.randint(1, 700, (m,), generator=generator).tolist()
+    rows = make(lengths, 24, 4, kv, generator, block=5)
+    attention_rows.check(rows, *run(rows, None))
+
+
+@pytest.mark.parametrize("splits", [1, 5, None])
+@pytest.mark.parametrize("kv", KV, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+@pytest.mark.usefixtures("poison")
+def test_the_cache_is_what_the_separate_launch_writes(heads, kv_heads, kv, splits, generator):
+    """Bit for bit: a token that a decoding step wrote and one that a prefill wrote are the same token."""
+    rows = make((129, 1, 300, 128, 2000), heads, kv_heads, kv, generator)
+    _, caches = run(rows, splits)
+    separate = rows.caches()
+    rows.separately(separate)
+    for made, wanted in zip(caches, separate, strict=True):
+        assert torch.equal(made.view(torch.uint8), wanted.view(torch.uint8))
+
+
+@pytest.mark.parametrize("kv", KV, ids=str)
+def test_launch_after_launch_is_the_same(kv, generator):
+    """Two hundred dependent launches over one cache, replayed by a graph: a race of splits would change one of them."""
+    rows = make((1, 40, 700, 1152, 129), 24, 4, kv, generator)
+    first, caches = run(rows, None)
+    space, mine = cuda.workspace(rows.m, rows.kv_heads, rows.qkv.device), rows.caches()
+    graph, outs = torch.cuda.CUDAGraph(), []
+    with torch.cuda.graph(graph):
+        for i in range(20):
+            outs.append(rows.decode(mine, None, space, dependent=i > 0))
+    for _ in range(10):
+        for cache, fresh in zip(mine, rows.caches(), strict=True):
+            cache.copy_(fresh)
+        for out in outs:
+            out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, first) for out in outs)
+        assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(mine, caches, strict=True))
     assert int(space.arrived.abs().sum()) == 0
 
 
 @pytest.mark.usefixtures("poison")
 def test_quantised_output_is_the_bf16_output_quantised(generator):
-    lengths = (700, 3)
-    table, k, v = make_cache(lengths, 4, torch.float8_e4m3fn, (0.04, 0.03), generator)
-    q, qkv = torch.randn(2, 24, DIM, generator=generator).bfloat16().cuda(), make_qkv(2, 24, 4, generator)
-    space, input_scale = cuda.workspace(2, 4, q.device), torch.tensor(0.01, device="cuda")
-    where = (table, torch.tensor(lengths).cuda(), (0.04, 0.03), space)
-    plain = cuda.decode(q, qkv, k, v, *where)
-    codes = cuda.decode(q, qkv, k, v, *where, input_scale=input_scale)
-    assert torch.equal(codes.float(), quantize_per_tensor(plain, input_scale))
+    rows = make((700, 3), 24, 4, torch.float8_e4m3fn, generator)
+    input_scale = torch.tensor(0.01, device="cuda")
+    codes = run(rows, None, input_scale=input_scale)[0]
+    assert torch.equal(codes.float(), quantize_per_tensor(run(rows, None)[0], input_scale))
 
 
 @pytest.mark.usefixtures("poison")
 def test_large_scores_do_not_overflow(generator):
-    table, k, v = make_cache((300,), 4, torch.bfloat16, (1.0, 1.0), generator)
-    q = torch.randn(1, 24, DIM, generator=generator).bfloat16().cuda() * 100
-    qkv = make_qkv(1, 24, 4, generator)
-    space = cuda.workspace(1, 4, q.device)
-    out = cuda.decode(q, qkv, k, v, table, torch.tensor([300]).cuda(), (1.0, 1.0), space)
-    assert relative_error(out, reference(q, qkv, k, v, table, (300,), (1.0, 1.0))) < 1e-2
+    rows = make((300,), 24, 4, torch.bfloat16, generator)
+    rows.q_scale *= 100
+    attention_rows.check(rows, *run(rows, None))
 
 
 def test_more_heads_than_an_operand_are_refused(generator):
-    table, k, v = make_cache((4,), 1, torch.bfloat16, (1.0, 1.0), generator)
-    q, qkv = torch.randn(1, 9, DIM, generator=generator).bfloat16().cuda(), make_qkv(1, 9, 1, generator)
+    rows = make((4,), 9, 1, torch.bfloat16, generator)
     with pytest.raises(ValueError, match="at most 8 heads per KV head"):
-        cuda.decode(q, qkv, k, v, table, torch.tensor([4]).cuda(), (1.0, 1.0), cuda.workspace(1, 1, q.device))
+        run(rows, None)
 
 
 @pytest.mark.parametrize("m", [1, 5, 32])
@@ -104,7 +117,7 @@ def test_more_heads_than_an_operand_are_refused(generator):
 @pytest.mark.usefixtures("poison")
 def test_qk_norm_rope_and_cache_write(heads, kv_heads, kv, m, generator):
     scales = (1.0, 1.0) if kv == torch.bfloat16 else (0.04, 0.03)
-    qkv = make_qkv(m, heads, kv_heads, generator)
+    qkv = torch.randn(m, (2 * heads + 2 * kv_heads) * DIM, generator=generator).bfloat16().cuda()
     q_scale, k_scale = (torch.rand(DIM, generator=generator) + 0.5 for _ in range(2))
     table = rope.table(3000, 64, 1e7, torch.bfloat16)
     positions = torch.randint(0, 3000, (m,), generator=generator)

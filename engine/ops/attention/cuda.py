@@ -1,4 +1,4 @@
-"""Paged decode attention with output gate and quantisation: one launch; see kernel.cu. head_dim is 256."""
+"""Decode attention from the projection to o_proj's input, cache write included: one launch; see kernel.cu."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from engine.kernels import library
+from engine.ops.rope.cuda import HEAD_DIM, ROTARY_DIM
 
-HEAD_DIM, GROUP = 256, 8
+GROUP = 8
 MAX_SPLITS = 64
 
 
@@ -42,8 +43,11 @@ def splits_for(sequences: int, kv_heads: int, multiprocessors: int) -> int:
 
 
 def decode(
-    q: Tensor,
     qkv: Tensor,
+    q_scale: Tensor,
+    k_scale: Tensor,
+    eps: float,
+    cos_sin: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
     block_table: Tensor,
@@ -55,44 +59,40 @@ def decode(
     input_scale: Tensor | None = None,
     dependent: bool = False,
 ) -> Tensor:
-    """q bf16 [m, heads, 256]; qkv the projection that holds the gates -> [m, heads·256] · sigmoid(gate).
+    """qkv bf16 [m, (2·heads + 2·kv_heads)·256], query and gate alternating by head -> [m, heads·256] · sigmoid(gate).
 
-    Caches [num_blocks, block_tokens, kv_heads, 256] in bf16 or e4m3; block_table int64 [m, width], padding arbitrary;
-    lengths int64 [m], the current token included. e4m3 with input_scale (fp32 []), else bf16. Only the sequences' own
-    tokens are read. With `dependent`, neither block_table nor lengths may have been written since the last launch
-    without it (docs/kernels.md).
+    q_scale, k_scale fp32 [256] (1 + weight); cos_sin bf16 [positions, 64], the whole table. Caches [num_blocks,
+    block_tokens, kv_heads, 256] in bf16 or e4m3; block_table int64 [m, width], padding arbitrary; lengths int64 [m],
+    the current token included. Row i is the token at position lengths[i] - 1: its key and value go to the slot that
+    the table names, the same bits as `rope.cuda.qk_norm_rope` would write. e4m3 with input_scale (fp32 []), else bf16.
+    Only the sequences' own tokens are read. With `dependent`, neither block_table nor lengths may have been written
+    since the last launch without it (docs/kernels.md).
     """
-    m, heads, head_dim = q.shape
-    block_tokens, kv_heads = k_cache.shape[1:3]
-    if head_dim != HEAD_DIM or heads % kv_heads or heads // kv_heads > GROUP:
-        shapes = f"q {list(q.shape)}, cache {list(k_cache.shape)}"
+    m, (block_tokens, kv_heads, head_dim) = qkv.shape[0], k_cache.shape[1:]
+    heads = qkv.shape[1] // (2 * HEAD_DIM) - kv_heads
+    if head_dim != HEAD_DIM or heads < 1 or heads % kv_heads or heads // kv_heads > GROUP:
+        shapes = f"qkv {list(qkv.shape)}, cache {list(k_cache.shape)}"
         raise ValueError(
             f"attention: found {shapes}; expected head_dim {HEAD_DIM} and at most {GROUP} heads per KV head"
+        )
+    if qkv.dtype != torch.bfloat16 or cos_sin.dtype != torch.bfloat16 or cos_sin.shape[1] != ROTARY_DIM:
+        raise ValueError(
+            f"attention: found qkv {qkv.dtype}, cos_sin {cos_sin.dtype} {list(cos_sin.shape)}; "
+            f"expected bfloat16 and {ROTARY_DIM} columns of cos_sin"
         )
     if block_table.dtype != torch.int64 or lengths.dtype != torch.int64 or not block_table.is_contiguous():
         raise ValueError(
             f"attention: found table {block_table.dtype}, lengths {lengths.dtype}; expected contiguous int64"
         )
     if splits is None:
-        splits = splits_for(m, kv_heads, torch.cuda.get_device_properties(q.device).multi_processor_count)
+        splits = splits_for(m, kv_heads, torch.cuda.get_device_properties(qkv.device).multi_processor_count)
     if space.partial.shape[0] < m * kv_heads * splits or space.arrived.numel() < m * kv_heads:
         raise ValueError(f"attention: workspace of {space.partial.shape[0]} parts; expected {m * kv_heads * splits}")
     dtype = torch.bfloat16 if input_scale is None else torch.float8_e4m3fn
-    out = torch.empty(m, heads * HEAD_DIM, dtype=dtype, device=q.device)
-    tensors = (
-        q,
-        qkv,
-        k_cache,
-        v_cache,
-        block_table,
-        lengths,
-        input_scale,
-        out,
-        space.partial,
-        space.extremes,
-        space.arrived,
-    )
-    sizes = (m, heads, kv_heads, block_tokens, block_table.shape[1], splits, *map(float, cache_scales))
+    out = torch.empty(m, heads * HEAD_DIM, dtype=dtype, device=qkv.device)
+    tensors = (qkv, q_scale, k_scale, cos_sin, k_cache, v_cache, block_table, lengths, input_scale, out)
+    sizes = (m, heads, kv_heads, block_tokens, block_table.shape[1], splits, eps, *map(float, cache_scales))
     fp8 = int(k_cache.dtype == torch.float8_e4m3fn)
-    library.call("engine_attention_decode", q.device, *tensors, *sizes, fp8, int(dependent))
+    workspace = (space.partial, space.extremes, space.arrived)
+    library.call("engine_attention_decode", qkv.device, *tensors, *workspace, *sizes, fp8, int(dependent))
     return out

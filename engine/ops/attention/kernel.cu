@@ -1,5 +1,5 @@
-// Decode attention over a paged cache, head_dim 256: one query token of each sequence, split over its keys, with the
-// sigmoid output gate and the quantisation for o_proj in the same launch.
+// Decode attention over a paged cache, head_dim 256: one query token of each sequence, split over its keys, from the
+// projection to o_proj's input: q/k norm, rotation and cache write before, sigmoid gate and quantisation behind.
 //
 // Bytes per sequence and KV head: 2 * length * 256 elements, once; up to 8 query heads share a KV head and ride along as
 // one mma operand. A block is one split of one KV head of one sequence; each of its warps takes 16 tokens at a time and
@@ -11,18 +11,22 @@
 //                                 and one byte permutation per register pairs two tokens; B = the scores as they lie
 //
 // The warps meet in shared memory, the splits in the last block of a KV head to finish (a counter that returns to zero).
-// E4M3 becomes fp16 exactly; its scales multiply scores and result. Rejected: CUDA cores (8 heads x 2 multiply-adds per
-// element exceed them in FP8), a combining launch of its own (3 us more per layer).
-#include <cuda_fp16.h>
-
+// E4M3 becomes fp16 exactly; its scales multiply scores and result.
+//
+// Every block makes its own queries, one warp a head. The newest token's key and value are made by the one split whose steps
+// hold that token: it writes them to the cache and, after a barrier of its own, reads them back with the others, rounded
+// as any later step finds them. No block reads what another one of this launch has written, save the parts at the end.
+//
+// Rejected: CUDA cores (8 heads x 2 multiply-adds per element exceed them in FP8), a combining launch of its own (3 us more
+// per layer), a launch of its own for norm, rotation and cache write (decoding rows need no q in memory).
 #include "../../kernels/async.cuh"
 #include "../../kernels/launch.cuh"
-#include "../../kernels/math.cuh"
+#include "../../kernels/mma.cuh"
+#include "../../kernels/rotary.cuh"
 
 namespace engine {
 namespace {
 
-constexpr int HEAD_DIM = 256;
 constexpr int GROUP = 8;      // query heads per KV head, at most
 constexpr int WARPS = 8;
 constexpr int MAX_SPLITS = 64;
@@ -31,10 +35,12 @@ constexpr int DIM_TILES = HEAD_DIM / 16;
 constexpr size_t SHARED_BYTES = size_t(WARPS) * GROUP * HEAD_DIM * sizeof(float);
 
 struct AttentionArgs {
-    const bf16* q;              // [m][heads][256], normed and rotated
-    const bf16* qkv;            // [m][(2 heads + 2 kv_heads) * 256]: where the gates are
-    const void* k_cache;        // [tokens][kv_heads][256]
-    const void* v_cache;
+    const bf16* qkv;            // [m][(2 heads + 2 kv_heads) * 256]: query and gate of each head in turn, keys, values
+    const float* q_norm;        // [256], 1 + weight
+    const float* k_norm;        // [256]
+    const bf16* cos_sin;        // [positions][64]: cos | sin
+    void* k_cache;              // [tokens][kv_heads][256]
+    void* v_cache;
     const int64_t* block_table; // [m][table_width]
     const int64_t* lengths;     // [m], the current token included
     const float* input_scale;   // []; of o_proj; null: bf16 out
@@ -43,7 +49,8 @@ struct AttentionArgs {
     float2* extremes;           // [m][kv_heads][splits][8]: maximum (base 2), sum
     int* arrived;               // [m][kv_heads], zero before and after
     int heads, kv_heads, block_tokens, table_width;
-    float score_scale, v_scale; // log2(e) / 16 * k scale
+    float eps, k_scale, v_scale;
+    float score_scale;          // log2(e) / 16 * k scale
 };
 
 struct Bf16Cache {
@@ -55,11 +62,7 @@ struct Bf16Cache {
         out[0] = words.x, out[1] = words.y, out[2] = words.z, out[3] = words.w;
     }
     static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_bf16(low, high); }
-    static __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    }
+    static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_bf16(d, a, b0, b1); }
 };
 
 struct Fp8Cache {
@@ -67,25 +70,13 @@ struct Fp8Cache {
     static constexpr int CHUNKS = 4;
     static constexpr int VALUE_CHUNKS = 2;
     static constexpr bool LATE_VALUES = false;
-    static __device__ __forceinline__ uint32_t half2_of(uint16_t pair) {
-        uint32_t halves;
-        asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
-        return halves;
-    }
     static __device__ __forceinline__ void expand(uint4 words, uint32_t (&out)[8]) {
         const uint32_t word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) out[2 * i] = half2_of(uint16_t(word[i])), out[2 * i + 1] = half2_of(uint16_t(word[i] >> 16));
+        for (int i = 0; i < 4; i++) out[2 * i] = e4m3_to_f16x2(uint16_t(word[i])), out[2 * i + 1] = e4m3_to_f16x2(uint16_t(word[i] >> 16));
     }
-    static __device__ __forceinline__ uint32_t pack(float low, float high) {
-        const __half2 pair = __floats2half2_rn(low, high);
-        return *reinterpret_cast<const uint32_t*>(&pair);
-    }
-    static __device__ __forceinline__ void mma(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-    }
+    static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_f16(low, high); }
+    static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_f16(d, a, b0, b1); }
 };
 
 // The gate multiplies in bf16, as the unfused chain does; then the result is quantised or kept.
@@ -119,7 +110,10 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
     __shared__ float split_weight[GROUP][MAX_SPLITS];
     __shared__ bool last_split;
     using Element = typename Cache::Element;
+    constexpr bool FP8 = sizeof(Element) == 1;
     constexpr int PER_CHUNK = 16 / sizeof(Element);   // elements
+    // The padding makes the 8 lanes of a 16-byte access hit distinct banks.
+    __shared__ __align__(16) bf16 queries[GROUP][HEAD_DIM + (FP8 ? 8 : 32)];
     const int kv_head = blockIdx.y, sequence = blockIdx.z, group = args.heads / args.kv_heads;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int length = int(args.lengths[sequence]);
@@ -142,8 +136,25 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
         prefetch_l2(static_cast<const uint8_t*>(args.v_cache) + at, HALF_BYTES);
     }
     const float input_scale = args.input_scale ? *args.input_scale : 0.f;
+    // A warp makes query head `job` of the group or, in the split that holds the newest token, its key or its value.
+    const int jobs = split == splits - 1 ? group + 2 : group;
+    auto constants_of = [&](int job) { return head_constants(job < group ? args.q_norm : args.k_norm, args.cos_sin + size_t(length - 1) * ROTARY_DIM, lane); };
+    HeadConstants constants = {};
+    if (!idle && warp < jobs) constants = constants_of(warp);
     wait_for_previous_kernel();
     if (idle) return;
+
+    const bf16* row = args.qkv + size_t(sequence) * (2 * args.heads + 2 * args.kv_heads) * HEAD_DIM;
+    for (int job = warp; job < jobs; job += WARPS) {
+        if (job != warp) constants = constants_of(job);   // a group of 7 or 8: two warps have a second head
+        const bool is_q = job < group, is_k = job == group;
+        const int head = is_q ? 2 * (kv_head * group + job) : 2 * args.heads + (is_k ? 0 : args.kv_heads) + kv_head;
+        float x[PER_LANE];
+        load_head(row + size_t(head) * HEAD_DIM, lane, x);
+        if (is_q || is_k) norm_and_rotate(x, constants, args.eps, lane);
+        if (is_q) store_head<false>(queries[job], 0, lane, x, 1.f);
+        else store_head<FP8>(is_k ? args.k_cache : args.v_cache, slot_of(length - 1) * token_stride + kv_head * HEAD_DIM, lane, x, is_k ? args.k_scale : args.v_scale);
+    }
 
     // Thread: four dims of heads threadIdx.x / 64, + 4, when warps and splits are summed.
     constexpr int QUADS = HEAD_DIM / 4, STRIDE = WARPS * 32 / QUADS;
@@ -152,20 +163,20 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
 #pragma unroll
     for (int i = 0; i < GROUP / STRIDE; i++) {
         const int h = threadIdx.x / QUADS + i * STRIDE;
-        const bf16* row = args.qkv + size_t(sequence) * (2 * args.heads + 2 * args.kv_heads) * HEAD_DIM;
         gates[i] = h < group ? *reinterpret_cast<const uint2*>(row + (2 * size_t(kv_head * group + h) + 1) * HEAD_DIM + dim) : make_uint2(0, 0);
     }
 
+    __syncthreads();   // the queries are there, and so are the newest key and value
+
     uint32_t q[2 * DIM_TILES];   // [k step][a0, a2]
     {
-        const bf16* row = args.q + (size_t(sequence) * args.heads + kv_head * group + g) * HEAD_DIM;
 #pragma unroll
         for (int c = 0; c < Cache::CHUNKS; c++)
 #pragma unroll
             for (int j = 0; j < PER_CHUNK / 8; j++) {
                 const int at = (c * PER_CHUNK / 8 + j) * 4;
                 uint4 words = make_uint4(0, 0, 0, 0);
-                if (g < group) words = *reinterpret_cast<const uint4*>(row + c * 4 * PER_CHUNK + t * PER_CHUNK + j * 8);
+                if (g < group) words = *reinterpret_cast<const uint4*>(queries[g] + c * 4 * PER_CHUNK + t * PER_CHUNK + j * 8);
                 const uint32_t word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -211,7 +222,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
                 Cache::expand(key[i][c], words);
 #pragma unroll
                 for (int w = 0; w < PER_CHUNK / 2; w += 2)
-                    Cache::mma(score[i], q[c * PER_CHUNK / 2 + w], 0, q[c * PER_CHUNK / 2 + w + 1], 0, words[w], words[w + 1]);
+                    Cache::mma(score[i], {q[c * PER_CHUNK / 2 + w], 0, q[c * PER_CHUNK / 2 + w + 1], 0}, words[w], words[w + 1]);
             }
         if constexpr (Cache::LATE_VALUES) load_values();
         float largest = maximum;
@@ -241,8 +252,8 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
             for (int w = 0; w < PER_CHUNK / 2; w++) {
                 float(&d)[4] = out[c * PER_CHUNK / 2 + w];
                 d[0] *= shrink_low, d[1] *= shrink_high, d[2] *= shrink_low, d[3] *= shrink_high;
-                Cache::mma(d, __byte_perm(words[0][w], words[1][w], 0x5410), __byte_perm(words[0][w], words[1][w], 0x7632),
-                           __byte_perm(words[2][w], words[3][w], 0x5410), __byte_perm(words[2][w], words[3][w], 0x7632), b0, b1);
+                Cache::mma(d, {__byte_perm(words[0][w], words[1][w], 0x5410), __byte_perm(words[0][w], words[1][w], 0x7632),
+                               __byte_perm(words[2][w], words[3][w], 0x5410), __byte_perm(words[2][w], words[3][w], 0x7632)}, b0, b1);
             }
         }
     }
@@ -326,19 +337,20 @@ __global__ void __launch_bounds__(WARPS * 32, 1) attention_decode_kernel(const A
 }  // namespace
 }  // namespace engine
 
-// Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract. head_dim is 256. With `dependent`, the
-// kernel before it in the stream must write neither block_table nor lengths: they are read before it has finished.
-extern "C" int engine_attention_decode(const void* q, const void* qkv, const void* k_cache, const void* v_cache,
-                                       const int64_t* block_table, const int64_t* lengths, const float* input_scale, void* out,
-                                       float* partial, float* extremes, int* arrived, int m, int heads, int kv_heads,
-                                       int block_tokens, int table_width, int splits, float k_scale, float v_scale, int fp8,
-                                       int dependent, void* stream) {
+// Returns a cudaError_t; cudaErrorInvalidValue for a shape outside the contract. head_dim is 256, the rotation 64 wide; fp8:
+// the caches are e4m3 with these scales, else bf16. With `dependent`, the kernels before it in the stream must write neither
+// block_table nor lengths: they are read before these have finished.
+extern "C" int engine_attention_decode(const void* qkv, const float* q_norm, const float* k_norm, const void* cos_sin, void* k_cache,
+                                       void* v_cache, const int64_t* block_table, const int64_t* lengths, const float* input_scale,
+                                       void* out, float* partial, float* extremes, int* arrived, int m, int heads, int kv_heads,
+                                       int block_tokens, int table_width, int splits, float eps, float k_scale, float v_scale,
+                                       int fp8, int dependent, void* stream) {
     using namespace engine;
     if (m < 1 || heads < 1 || kv_heads < 1 || heads % kv_heads || heads / kv_heads > GROUP || block_tokens < 1 || splits < 1 || splits > MAX_SPLITS)
         return cudaErrorInvalidValue;
-    const AttentionArgs args{static_cast<const bf16*>(q), static_cast<const bf16*>(qkv), k_cache, v_cache, block_table, lengths,
-                             input_scale, out, partial, reinterpret_cast<float2*>(extremes), arrived, heads, kv_heads, block_tokens,
-                             table_width, 1.4426950408889634f / 16.f * k_scale, v_scale};
+    const AttentionArgs args{static_cast<const bf16*>(qkv), q_norm, k_norm, static_cast<const bf16*>(cos_sin), k_cache, v_cache,
+                             block_table, lengths, input_scale, out, partial, reinterpret_cast<float2*>(extremes), arrived, heads,
+                             kv_heads, block_tokens, table_width, eps, k_scale, v_scale, 1.4426950408889634f / 16.f * k_scale};
     auto kernel = fp8 ? attention_decode_kernel<Fp8Cache> : attention_decode_kernel<Bf16Cache>;
     if (cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(SHARED_BYTES))) return error;
     return launch(kernel, dim3(splits, kv_heads, m), WARPS * 32, SHARED_BYTES, dependent, stream, args);

@@ -209,9 +209,28 @@ def attention_gate(mixed: Tensor, qkv: Tensor, input_scale: Tensor | None) -> Te
     return e4m3(_gated(mixed, qkv), input_scale)
 
 
-def attention_decode(q, qkv, k_cache, v_cache, block_table, lengths, cache_scales, _space, *, input_scale, dependent):
+def attention_decode(
+    qkv,
+    q_scale,
+    k_scale,
+    eps,
+    cos_sin,
+    k_cache,
+    v_cache,
+    block_table,
+    lengths,
+    cache_scales,
+    _space,
+    *,
+    input_scale,
+    dependent,
+):
     assert dependent
-    where = attention.pages(block_table, lengths, int(lengths.max()), k_cache.shape[1])
+    positions, tokens = lengths - 1, k_cache.shape[1]
+    slots = block_table.gather(1, (positions // tokens)[:, None])[:, 0] * tokens + positions % tokens
+    caches = (k_cache, v_cache, cache_scales)
+    q = qk_norm_rope(qkv, q_scale, k_scale, eps, cos_sin, positions, slots, *caches, dependent=True)
+    where = attention.pages(block_table, lengths, int(lengths.max()), tokens)
     return e4m3(_gated(attention.decode(q, k_cache, v_cache, where, *cache_scales), qkv), input_scale)
 
 

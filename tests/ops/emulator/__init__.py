@@ -56,7 +56,7 @@ def _compile(op: str, sources: list[Path], path: Path, max_shared_bytes: int) ->
             text = source.read_text()
             if source.name in EMULATED:
                 text = (HERE / "kernels" / source.name).read_text()
-            text = re.sub(r"extern __shared__ .*?(\w+) (\w+)\[\];", r"\1* \2 = emulator::shared_memory;", text)
+            text = re.sub(r"extern __shared__ .*?(\w+) (\w+)\[\];", r"\1* \2 = (\1*)emulator::shared_memory;", text)
             target = root / source.relative_to(ENGINE)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(re.sub(r"\b__shared__", "static", text))

@@ -206,6 +206,8 @@ inline unsigned __reduce_min_sync(unsigned, unsigned value) {
 }
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
+inline void __threadfence() {}
+inline int atomicAdd(int* p, int value) { const int old = *p; *p += value; return old; }
 inline unsigned atomicOr(unsigned* p, unsigned bits) { const unsigned old = *p; *p |= bits; return old; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
