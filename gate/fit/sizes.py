@@ -1,0 +1,129 @@
+"""2 The sizes that decide memory, from a hybrid or an attention-only model's config.json. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gate.errors import CheckpointError
+from gate.headers.read import Headers
+from gate.observe.rows import Row
+
+STATE_BYTES, ACTIVATION_BYTES = 4, 2
+"""A number of recurrent state is fp32 in both servers (--mamba-ssm-cache-dtype float32), one of activations BF16."""
+KV_BYTES = {"bfloat16": 2, "fp8": 1}
+
+
+class Sizes(Row):
+    """Counts of elements, none of bytes."""
+
+    hidden: int
+    vocabulary: int
+    max_context: int
+    """max_position_embeddings."""
+    attention_layers: int
+    kv_heads: int
+    head_dim: int
+    gdn_layers: int = 0
+    conv_kept: int = 0
+    """Channels × taps that a convolution keeps of the past, one layer, one sequence."""
+    state: int = 0
+    """Hv × Dv × Dk, one layer, one sequence."""
+    widest: int
+    """Outputs of one token alive at once in the layer that has most of them, beside the residual stream."""
+
+    def kv_token_bytes(self, kv_bytes: int) -> int:
+        """Keys and values of one token over all attention layers; kv_bytes: of one number."""
+        return self.attention_layers * self.kv_layer_token_bytes(kv_bytes)
+
+    def kv_layer_token_bytes(self, kv_bytes: int) -> int:
+        return 2 * self.kv_heads * self.head_dim * kv_bytes
+
+    @property
+    def state_layer_bytes(self) -> int:
+        """Recurrent and convolution state of one sequence in one layer."""
+        return self.conv_kept * ACTIVATION_BYTES + self.state * STATE_BYTES
+
+    @property
+    def state_bytes(self) -> int:
+        """The same over all layers: what a state slot holds."""
+        return self.gdn_layers * self.state_layer_bytes
+
+
+def sizes(headers: Headers) -> Sizes:
+    """Raises CheckpointError where config.json lacks a size, or has a kind of layer whose memory is not known here."""
+    text = headers.text
+    layers, hidden, heads = (_count(text, k) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    kinds = _kinds(text, layers)
+    kv_heads = _count(text, "num_key_value_heads", heads)
+    head_dim = _count(text, "head_dim", hidden // heads)
+    query = heads * head_dim * (2 if text.get("attn_output_gate") else 1)
+    widths = [query + 2 * kv_heads * head_dim + heads * head_dim, _feed_forward(text, hidden)]
+    gdn: dict[str, int] = {}
+    if linear := kinds.count("linear_attention"):
+        names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
+        hk, dk, hv, dv = (_count(text, name) for name in names)
+        conv, value = 2 * hk * dk + hv * dv, hv * dv
+        kept = _count(text, "linear_conv_kernel_dim") - 1
+        gdn = {"gdn_layers": linear, "conv_kept": conv * kept, "state": hv * dv * dk}
+        # Before and after the convolution; z, w, u, v of a chunk, its output; a state every 64 tokens.
+        widths.append(2 * conv + 4 * value + hv * dk + hv * dv * dk // 64)
+    return Sizes(
+        hidden=hidden,
+        vocabulary=_count(text, "vocab_size"),
+        max_context=_count(text, "max_position_embeddings"),
+        attention_layers=kinds.count("full_attention"),
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        widest=max(widths),
+        **gdn,
+    )
+
+
+def asked_kv_dtype(headers: Headers) -> tuple[str, str]:
+    """(what `auto` comes to in both servers: bfloat16 or fp8; why, with what the two files say differently)."""
+    told = _is_fp8(headers.quantization)
+    source = "config.json" if headers.declared else "hf_quant_config.json" if headers.legacy else "no configuration"
+    why = f"auto: {source} asks for {'fp8' if told else 'no KV scheme'}"
+    if headers.declared and headers.legacy and _is_fp8(headers.legacy) != told:
+        why += f"; hf_quant_config.json says {'fp8' if not told else 'none'}, and config.json wins"
+    return ("fp8" if told else "bfloat16"), why
+
+
+def _is_fp8(section: Mapping[str, Any]) -> bool:
+    scheme = section.get("kv_cache_scheme")
+    return (isinstance(scheme, dict) and scheme.get("num_bits") == 8) or section.get("kv_cache_quant_algo") == "FP8"
+
+
+def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
+    listed = text.get("layer_types")
+    if listed is None:
+        every = text.get("full_attention_interval")
+        listed = [
+            "full_attention" if not every or i % every == every - 1 else "linear_attention" for i in range(layers)
+        ]
+    if not isinstance(listed, list) or len(listed) != layers:
+        raise CheckpointError("config.json's layer_types", expected=f"{layers} kinds, as num_hidden_layers says")
+    if other := sorted({str(kind) for kind in listed} - {"full_attention", "linear_attention"}):
+        raise CheckpointError(
+            f"config.json has layers of {other[0]}",
+            expected="full_attention and linear_attention, whose memory is known",
+            hint="measure a start instead: gate run",
+        )
+    return [str(kind) for kind in listed]
+
+
+def _feed_forward(text: Mapping[str, Any], hidden: int) -> int:
+    """gate, up and their product; of a mixture the same for each chosen expert, whose output waits for the sum."""
+    if not text.get("num_experts"):
+        return 3 * _count(text, "intermediate_size")
+    chosen, inter = _count(text, "num_experts_per_tok"), _count(text, "moe_intermediate_size")
+    shared = int(text.get("shared_expert_intermediate_size") or 0)
+    return chosen * (3 * inter + hidden) + 3 * shared + _count(text, "num_experts")
+
+
+def _count(text: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = text.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise CheckpointError(f"config.json has {name} = {value!r}", expected="a number of 1 or more")
+    return value

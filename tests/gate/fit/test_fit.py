@@ -1,0 +1,167 @@
+"""`gate fit` from its command line: verdicts and exit codes, one unit a table, limits from a recipe, refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gate import cli, interrupt
+from gate.fit import flow
+from gate.fit.record import BY_ESTIMATE, FITS, TOO_LARGE, FitReport, Used
+from gate.fit.text import render
+from tests.gate.headers.sparse import synthetic
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthetic(tmp_path_factory.mktemp("tiny") / "tiny", "tiny", vision=True)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthetic(tmp_path_factory.mktemp("27b") / "27b", "27b", vision=True, mtp=True)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setattr(interrupt, "install", lambda: None)
+
+    def run(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["gate", "fit", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(end.value.code or 0), printed.out + printed.err
+
+    return run
+
+
+def asked(gate: Run, *arguments: object) -> dict[str, Any]:
+    code, out = gate(*arguments, "--json")
+    made: dict[str, Any] = json.loads(out)
+    assert FitReport.model_validate(made).exit_code == code
+    return made
+
+
+def test_the_27b_on_24_gib(gate: Run, real: Path) -> None:
+    code, out = gate("--model", real, "--gpu-memory", "24GiB", "--context", 32768)
+    assert code == FITS
+    assert "in 24.00 GiB: context 32768, 1 sequence, KV cache fp8 (auto: config.json asks for fp8)" in out
+    assert re.search(r"^weights +18\.7\d +18\.7\d$", out, re.MULTILINE)
+    assert re.search(r"^KV cache +1\.00 +1\.00$", out, re.MULTILINE)
+    assert re.search(r"^recurrent state +0\.14 +0\.19$", out, re.MULTILINE)
+    assert re.search(r"^fits +yes +yes$", out, re.MULTILINE)
+    assert "mtp 0.79 not loaded, vision 0.8" in out
+    assert "engine       --max-model-len 32768 --max-num-seqs 1 --kv-cache-dtype fp8 --num-blocks 2048" in out
+
+
+def test_the_table_is_in_the_questions_unit_alone(gate: Run, real: Path) -> None:
+    _, in_gib = gate("--model", real, "--gpu-memory", "24GiB")
+    _, in_gb = gate("--model", real, "--gpu-memory", "24GB")
+    assert not re.search(r"\bGB\b", in_gib)
+    assert not re.search(r"\bGiB\b", in_gb)
+    assert "GB (10^9 bytes)" in in_gb
+    assert re.search(r"^weights +20\.1\d", in_gb, re.MULTILINE)
+
+
+def test_the_three_verdicts(gate: Run, real: Path) -> None:
+    made = asked(gate, "--model", real, "--server", "engine")
+    (one,) = made["servers"]
+    exact = one["need"]["weights"] + one["need"]["kv"] + one["need"]["state"]
+    total = exact + one["need"]["activations"] + one["need"]["scratch"] + one["need"]["overhead"]
+    assert one["verdict"] is None
+    for memory_bytes, code in ((total, FITS), (total - 10**6, BY_ESTIMATE), (exact - 10**6, TOO_LARGE)):
+        memory = f"{-(-memory_bytes // 10**6)}MB"
+        assert gate("--model", real, "--server", "engine", "--gpu-memory", memory)[0] == code, memory
+
+
+def test_the_worst_server_decides_the_exit_code(gate: Run, real: Path) -> None:
+    made = asked(gate, "--model", real, "--gpu-memory", "24.5GiB", "--max-num-seqs", 32, "--context", 700)
+    assert [one["verdict"] for one in made["servers"]] == [BY_ESTIMATE, TOO_LARGE]
+    assert FitReport.model_validate(made).exit_code == TOO_LARGE
+
+
+def test_the_answers_hold_what_they_promise(gate: Run, real: Path) -> None:
+    memory = ("--gpu-memory", "32GiB")
+    made = asked(gate, "--model", real, *memory, "--max-num-seqs", 4, "--context", 8192)
+    for one in made["servers"]:
+        server = ("--server", one["server"])
+        longest, most = one["largest_context"], one["largest_max_num_seqs"]
+        assert gate("--model", real, *memory, *server, "--max-num-seqs", 4, "--context", longest)[0] == FITS
+        assert gate("--model", real, *memory, *server, "--max-num-seqs", 4, "--context", longest + 1)[0] != FITS
+        assert gate("--model", real, *memory, *server, "--max-num-seqs", most, "--context", 8192)[0] == FITS
+        assert gate("--model", real, *memory, *server, "--max-num-seqs", most + 1, "--context", 8192)[0] != FITS
+
+
+def test_a_recipe_gives_the_limits_and_the_command_line_changes_them(
+    gate: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow.find, "of_recipe", lambda _recipe: tiny)
+    made = asked(gate, "--recipe", "tiny")
+    assert (made["limits"]["context"], made["limits"]["max_num_seqs"]) == (512, 8)
+    assert (made["kv_cache_dtype"], made["kv_cache_why"], made["together"]) == ("bfloat16", "as asked", True)
+    made = asked(gate, "--recipe", "tiny", "--context", 64, "--max-num-seqs", 2, "--kv-cache-dtype", "fp8")
+    assert made["limits"]["context"] == 64
+    assert made["limits"]["max_num_seqs"] == 2
+    assert made["kv_cache_dtype"] == "fp8"
+    _, out = gate("--recipe", "tiny", "--gpu-memory", "3GiB")
+    assert 'residency = "both" keeps the two on one GPU' in out
+    assert "in all: fits" in out
+    assert "in all: does not fit" in gate("--recipe", "tiny", "--gpu-memory", "1.5GiB")[1]
+
+
+def test_more_batched_tokens_and_another_overhead_count(gate: Run, tiny: Path) -> None:
+    base = asked(gate, "--model", tiny, "--overhead", "0MB")["servers"][0]["need"]
+    more = asked(gate, "--model", tiny, "--max-num-batched-tokens", 4096, "--overhead", "2GB")["servers"][0]["need"]
+    assert (base["overhead"], more["overhead"]) == (0, 2 * 10**9)
+    assert more["activations"] > base["activations"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 64, "--recipe and --model: exactly one is needed"),
+        (("--recipe", "tiny", "--model", "x"), 64, "exactly one is needed"),
+        (("--model", "{tiny}", "--gpu-memory", "24"), 64, "--gpu-memory '24'; expected a number with GB"),
+        (("--model", "{tiny}", "--overhead", "1G"), 64, "--overhead '1G'"),
+        (("--model", "{tiny}", "--kv-cache-dtype", "int8"), 64, "expected auto, bfloat16 or fp8"),
+        (("--model", "{tiny}", "--server", "sglang"), 64, "expected engine or vllm"),
+        (("--model", "{tiny}", "--context", "262145"), 64, "expected at most 262144, the model's"),
+        (("--model", "{tiny}", "--used", "no-run"), 64, "no run"),
+        (("--model", "nowhere"), 64, "no checkpoint 'nowhere'"),
+        (("--model", "{tiny}/.."), 69, "has no config.json"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments: tuple[str, ...], code: int, message: str, gate: Run, tiny: Path) -> None:
+    ended, out = gate(*(word.format(tiny=tiny) for word in arguments))
+    assert ended == code
+    assert message in out
+    assert out.startswith("gate: ")
+    assert out.count("\n") == 1
+
+
+def test_what_a_run_used_stands_beside_what_it_needed(gate: Run, real: Path) -> None:
+    made = FitReport.model_validate(asked(gate, "--model", real))
+    need, limits = made.servers[0].need, made.limits
+    arms = (
+        Used(arm="candidate", server="engine", limits=limits, kv_cache_dtype="fp8", need=need, weights_bytes=20 * 2**30,
+             pool_bytes=2 * 2**30, memory_bytes=23 * 2**30, memory_source="GPU memory by process"),
+        Used(arm="oracle", server="command", limits=limits, kv_cache_dtype="fp8", memory_source="GPU memory"),
+    )  # fmt: skip
+    out = render(made.model_copy(update={"run": "run-1", "used": arms}), "GiB")
+    table = out[out.index("GiB, run-1") :]
+    assert re.search(r"^weights +20\.00 +18\.7\d +– +–$", table, re.MULTILINE)
+    assert re.search(r"^rest +1\.00 +\d\.\d\d +– +–$", table, re.MULTILINE)
+    assert re.search(r"^whole +23\.00 +\d+\.\d\d +– +–$", table, re.MULTILINE)
+    assert "no need is known: another server, or its checkpoint is gone" in table
+    on_a_cpu = arms[0].model_copy(update={"is_gpu": False})
+    out = render(made.model_copy(update={"run": "run-1", "used": (on_a_cpu, on_a_cpu)}), "GiB")
+    assert re.search(r"^whole +23\.00 +– +23\.00 +–$", out, re.MULTILINE)
