@@ -65,7 +65,7 @@ def judge(run: RunData) -> Report:
         tokens=token_cells,
         divergences=divergences,
         findings=(*run.preflight, *found),
-        notes=tuple(notes(evidence)),
+        notes=(*notes(evidence), *noise.notes()),
         regression=regression(run.baseline, cells, protocol.band),
         counts={kind.value: sum(c.verdict is kind for c in cells) for kind in Verdict},
     )

@@ -23,6 +23,8 @@ class Noise:
     record: BandRecord | None
     differences: tuple[str, ...]
     """In what the record is another's; empty where it is valid."""
+    unknown: tuple[str, ...] = ()
+    """Settings that the run or the record does not know; they do not make it another's."""
 
     @property
     def valid(self) -> BandRecord | None:
@@ -33,6 +35,11 @@ class Noise:
         cell = self.valid.cell(axis, concurrency) if self.valid else None
         prior = cell.prior() if cell else None
         return bands.assumed(self.share) if prior is None else bands.calibrated(self.share, prior)
+
+    def notes(self) -> Iterator[str]:
+        """What a reader of a valid band has to know, one sentence each."""
+        if self.valid and self.unknown:
+            yield f"band {self.valid.band_id[:12]} may be of other settings: {'; '.join(self.unknown)}"
 
     def missing(self, recipe: str, primary: tuple[str, ...], concurrencies: tuple[int, ...]) -> Iterator[str]:
         """What keeps it from binding, one sentence each."""
@@ -63,4 +70,4 @@ def noise(evidence: Evidence) -> Noise:
         return Noise(share, None, ())
     identity = evidence.identity("oracle")
     key = keys.key_of(run.plan, run.host, run.machine, None if identity is None else identity.version)
-    return Noise(share, run.band, keys.differences(run.band.key, key))
+    return Noise(share, run.band, keys.differences(run.band.key, key), keys.unknown(run.band.key, key))

@@ -37,8 +37,9 @@ def key_of_run(run: RunData) -> BandKey:
 def gates(folder: Path, key: BandKey) -> tuple[Gate, ...]:
     """A/A runs of a host's folder with this key, oldest first, complete or not.
 
-    A run that cannot be read is left out: it is one that `gate list` shows as damaged. A copy of a folder is no second
-    gate: it would lend its noise twice, and more gates than there were.
+    A run that cannot be read is left out: it is one that `gate list` shows as damaged. So is one that does not tell a
+    setting which the key knows, or tells one that it does not. A copy of a folder is no second gate: it would lend its
+    noise twice, and more gates than there were.
     """
     found: dict[str, Gate] = {}
     for gate in _gates(folder, key):
@@ -55,7 +56,7 @@ def _gates(folder: Path, key: BandKey) -> Iterator[Gate]:
             if not keys.is_aa(Plan.model_validate_json(path.read_bytes())):
                 continue
             run = store.read_run(path.parent)
-            if not keys.differences(key_of_run(run), key):
+            if not keys.differences(found := key_of_run(run), key) and not keys.unknown(found, key):
                 yield Gate(path.parent, run, run.finished_at is not None)
         except (StorageError, ValidationError, OSError):
             continue
@@ -70,7 +71,11 @@ def nearest(folder: Path, recipe: str, key: BandKey) -> BandRecord | None:
     found = [band for path in sorted((folder / BANDS).glob("*.json")) if (band := _read(path)) is not None]
     found = [band for band in found if band.key.oracle_kind == key.oracle_kind]
     ours = [band for band in found if band.recipe == recipe or not keys.differences(band.key, key)]
-    return min(ours, key=lambda band: len(keys.differences(band.key, key)), default=None)
+    return min(
+        ours,
+        key=lambda band: (len(keys.differences(band.key, key)), len(keys.unknown(band.key, key))),
+        default=None,
+    )
 
 
 def path_of(folder: Path, recipe: str, key: BandKey) -> Path:

@@ -7,11 +7,17 @@ from collections.abc import Iterator, Mapping
 from urllib.parse import urlsplit
 
 from gate.calibration.record import BandKey
+from gate.observe.machine import GOVERNOR, LIMITS
 from gate.plan import ArmPlan, Plan
 from gate.units import DASH
 
 MACHINE = ("cpu", "cores", "kernel", "gpu_driver")
-"""And every gpu… key. Memory size, boot and library versions do not make legs faster or slower from pair to pair."""
+"""And every gpu… key, and what SETTINGS says. Memory size, boot and library versions do not make legs faster or slower
+from pair to pair."""
+
+SETTINGS = (GOVERNOR, *LIMITS)
+"""Beginnings of what an administrator may set otherwise from one day to the next: the processor's governor for a run
+without a GPU, the cards' limits for one with. Not every system tells them."""
 
 INDIFFERENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR")
 """Variables of a server that say who started it, not how it runs."""
@@ -20,9 +26,10 @@ INDIFFERENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR")
 def key_of(plan: Plan, host: str, machine: Mapping[str, str], oracle_version: str | None) -> BandKey:
     """oracle_version: None before the server has been asked."""
     recipe, oracle = plan.recipe, plan.oracle
+    moving = LIMITS if recipe.gpu else (GOVERNOR,)
     return BandKey(
         host=host,
-        machine={k: v for k, v in sorted(machine.items()) if k in MACHINE or k.startswith("gpu")},
+        machine={k: v for k, v in sorted(machine.items()) if k in MACHINE or k.startswith(("gpu", *moving))},
         oracle_kind=oracle.kind,
         oracle_version=oracle_version,
         oracle_argv=portless(oracle),
@@ -71,8 +78,20 @@ def digest(key: BandKey) -> str:
 
 
 def differences(band: BandKey, run: BandKey) -> tuple[str, ...]:
-    """`gpu_driver is 570.1 here, 560.3 in the band`, one for each; empty where the band is valid."""
+    """`gpu_driver is 570.1 here, 560.3 in the band`, one for each; empty where the band is valid.
+
+    A setting that one of the two does not know is no difference; `unknown` names it.
+    """
     return tuple(_differences(band, run))
+
+
+def unknown(band: BandKey, run: BandKey) -> tuple[str, ...]:
+    """`power_limit_gpu0 is 700 W here, unknown in the band`: settings that only one of the two knows."""
+    return tuple(
+        f"{name} is {run.machine.get(name, 'unknown')} here, {band.machine.get(name, 'unknown')} in the band"
+        for name in sorted(band.machine.keys() ^ run.machine.keys())
+        if name.startswith(SETTINGS)
+    )
 
 
 def _differences(band: BandKey, run: BandKey) -> Iterator[str]:
@@ -84,6 +103,8 @@ def _differences(band: BandKey, run: BandKey) -> Iterator[str]:
         if isinstance(a, dict) and isinstance(b, dict):
             prefix = "" if name == "machine" else f"{name}."
             for inner in sorted({*a, *b}):
+                if name == "machine" and inner.startswith(SETTINGS) and (inner not in a or inner not in b):
+                    continue
                 if a.get(inner) != b.get(inner):
                     yield f"{prefix}{inner} is {_said(b.get(inner))} here, {_said(a.get(inner))} in the band"
         elif a != b:

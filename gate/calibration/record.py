@@ -13,7 +13,8 @@ class BandKey(Row):
 
     host: str
     machine: dict[str, str]
-    """Processor, cores, kernel, GPUs by name and UUID, driver; as observe/machine.py words them."""
+    """Processor, cores, kernel, GPUs by name and UUID, driver, and the governor or the cards' limits; as
+    observe/machine.py words them. A setting that is not among them is unknown."""
     oracle_kind: str
     oracle_version: str | None
     """As the server reports it; None before it has been asked."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from gate.calibration.key import own_env, portless
 from gate.compare.record import Difference
+from gate.observe.machine import LIMITS
 from gate.observe.rundata import RunData
 from gate.plan import Plan
 from gate.recipe import Recipe
@@ -15,7 +16,7 @@ from gate.report.model import Report
 from gate.units import DASH
 
 MACHINE = ("cpu", "cores", "memory")
-"""And every gpu… key: with another of these the absolute figures are another machine's."""
+"""And every gpu… key, and cards' limits that both know: with another the absolute figures are another machine's."""
 CONTEXT = ("kernel", "gpu_driver", "cpu_governor", "boot_id", "python")
 """Worth a line: figures may have moved for them."""
 SAME = ("gpu", "max_model_len", "max_num_seqs", "kv_cache_dtype", "workload")
@@ -88,6 +89,7 @@ def _said(value: object) -> str:
 
 def machine_differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[Difference]:
     keys = {*MACHINE, *(key for key in {*then, *now} if key.startswith("gpu") and key not in CONTEXT)}
+    keys |= {key for key in then.keys() & now.keys() if key.startswith(LIMITS)}
     for key in sorted(keys):
         yield from _one(key, then.get(key), now.get(key), True)
 

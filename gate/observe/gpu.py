@@ -54,6 +54,31 @@ def driver() -> str | None:
         return str(pynvml.nvmlSystemGetDriverVersion()) if handles else None
 
 
+def limits() -> dict[str, str]:
+    """What each card was set to stay below: "power_limit_gpu0" and "clock_limit_gpu0"; without those it does not tell.
+
+    Clocks locked with nvidia-smi -lgc are in no reading of the driver's: what is read is the application clocks and the
+    highest that the card allows, of the SMs and of the memory.
+    """
+    found: dict[str, str] = {}
+    with session() as handles:
+        for index, handle in enumerate(handles):
+            if (milliwatts := _ask(pynvml.nvmlDeviceGetPowerManagementLimit, handle)) is not None:
+                found[f"power_limit_gpu{index}"] = f"{milliwatts / 1000:g} W"
+            told = [
+                f"{words} {sm} and {memory} MHz"
+                for words, read in (
+                    ("application", pynvml.nvmlDeviceGetApplicationsClock),
+                    ("at most", pynvml.nvmlDeviceGetMaxClockInfo),
+                )
+                if (sm := _ask(read, handle, pynvml.NVML_CLOCK_SM)) is not None
+                and (memory := _ask(read, handle, pynvml.NVML_CLOCK_MEM)) is not None
+            ]
+            if told:
+                found[f"clock_limit_gpu{index}"] = ", ".join(told)
+    return found
+
+
 def users(uuids: Uuids = None) -> tuple[dict[int, int | None], ...] | None:
     """Compute processes of each card: pid -> bytes, None where NVML withholds them. None when a card does not tell."""
     with session() as handles:

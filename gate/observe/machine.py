@@ -18,6 +18,10 @@ from gate.units import gib
 LIBRARIES = ("gate-and-engine", "uvloop", "numpy", "scipy", "pyarrow")
 """Whose versions may move a number of ours."""
 
+GOVERNOR = "cpu_governor"
+LIMITS = ("power_limit_gpu", "clock_limit_gpu")
+"""Beginnings of what a card was set to stay below, then its index. Not gpu…: they are settings, not another machine."""
+
 
 def host() -> str:
     """Name of this host, fit for a folder name; GATE_HOST replaces it where hosts get a new name on each start."""
@@ -35,7 +39,7 @@ def machine() -> dict[str, str]:
         "kernel": platform.release(),
         "os": platform.freedesktop_os_release().get("PRETTY_NAME") if Path("/etc/os-release").exists() else None,
         "boot_id": _read("/proc/sys/kernel/random/boot_id"),
-        "cpu_governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        GOVERNOR: _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         "python": platform.python_version(),
         "gpu_driver": gpu.driver(),
         "gate_commit": ours.text() if ours else None,
@@ -43,6 +47,7 @@ def machine() -> dict[str, str]:
     for card in gpu.gpus():
         facts[f"gpu{card.index}"] = f"{card.name}, {gib(card.memory_bytes)}"
         facts[f"gpu{card.index}_uuid"] = card.uuid
+    facts |= gpu.limits()
     for library in LIBRARIES:
         facts[library] = importlib.metadata.version(library)
     return {key: value for key, value in facts.items() if value}

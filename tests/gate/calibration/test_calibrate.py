@@ -105,6 +105,10 @@ def test_missing_gates_are_run_and_a_run_takes_their_band(bench: Bench, capsys: 
     other = band.key.model_copy(update={"oracle_kind": "another"})
     assert history.nearest(path.parents[1], band.recipe, other) is None  # recorded for its observed rates alone
 
+    governed = band.key.model_copy(update={"machine": {**band.key.machine, "cpu_governor": "made up"}})
+    assert history.nearest(path.parents[1], band.recipe, governed) == band
+    assert history.gates(path.parents[1], governed) == ()  # of another governor, or of nobody knows which
+
     moved = find(None, bench.out).rename(bench.out.parent / "elsewhere")  # away from the host's folder
     assert conclude(moved).band == report.band
 

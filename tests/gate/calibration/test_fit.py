@@ -132,6 +132,19 @@ class TestApplied:
         assert {cell.prior for cell in report.cells} == {"assumed"}
         assert "gpu_driver is 580 here, – in the band" in report.not_binding_because[0]
 
+    def test_an_unknown_setting_leaves_it_valid_and_is_a_note(self, build: Any) -> None:
+        run = with_band(build, fitted(build))
+        plain = judge(run)
+        setting = "power_limit_gpu0" if run.plan.recipe.gpu else "cpu_governor"
+        report = judge(dataclasses.replace(run, machine={**run.machine, setting: "set"}))
+        assert (report.band, report.binding, report.cells) == (plain.band, plain.binding, plain.cells)
+        assert report.band is not None
+        (note,) = set(report.notes) - set(plain.notes)
+        assert (
+            note
+            == f"band {report.band.band_id[:12]} may be of other settings: {setting} is set here, unknown in the band"
+        )
+
     def test_another_version_of_the_oracle_is_found_when_it_answers(self, build: Any) -> None:
         run = build.alter_identity(with_band(build, fitted(build)), "oracle", version="2.0")
         assert "oracle_version is 2.0 here, 1.0 in the band" in "\n".join(judge(run).not_binding_because)

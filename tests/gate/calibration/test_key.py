@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from gate import recipe as recipes
 from gate.calibration import key
+from gate.calibration.record import BandRecord
 from gate.plan import ArmPlan, Plan
 
 MACHINE = {"cpu": "Made-up 9000", "kernel": "6.1", "gpu_driver": "570.1", "gpu0": "H200, 139 GiB", "boot_id": "b1"}
@@ -90,6 +92,54 @@ def test_the_version_is_compared_once_it_is_known(build: Any) -> None:
 def test_a_changed_machine_is_named(build: Any, name: str, value: str, said: str) -> None:
     plan = equal_arms(build)
     assert key.differences(made(plan), made(plan, {**MACHINE, name: value})) == (said,)
+
+
+GOVERNED = {**MACHINE, "cpu_governor": "performance"}
+LIMITED = {**MACHINE, "power_limit_gpu0": "700 W", "clock_limit_gpu0": "at most 1980 and 2619 MHz"}
+
+
+def arms_of(build: Any, *, gpu: bool) -> Plan:
+    plan = equal_arms(build)
+    return plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"gpu": gpu})})
+
+
+def test_a_changed_setting_is_named(build: Any) -> None:
+    plan, on_gpu = arms_of(build, gpu=False), arms_of(build, gpu=True)
+    saving = made(plan, {**MACHINE, "cpu_governor": "powersave"})
+    assert key.differences(made(plan, GOVERNED), saving) == ("cpu_governor is powersave here, performance in the band",)
+    assert key.digest(saving) != key.digest(made(plan, GOVERNED))
+    capped = made(on_gpu, {**LIMITED, "power_limit_gpu0": "400 W"})
+    assert key.differences(made(on_gpu, LIMITED), capped) == ("power_limit_gpu0 is 400 W here, 700 W in the band",)
+    assert key.unknown(made(on_gpu, LIMITED), capped) == ()
+
+
+def test_the_governor_is_of_runs_without_a_gpu_and_limits_of_those_with(build: Any) -> None:
+    plan, on_gpu = arms_of(build, gpu=False), arms_of(build, gpu=True)
+    everything = {**GOVERNED, **LIMITED}
+    assert made(plan, everything) == made(plan, GOVERNED)
+    assert made(on_gpu, everything) == made(on_gpu, LIMITED)
+
+
+def test_a_setting_that_one_side_does_not_know_is_no_difference_and_is_told(build: Any) -> None:
+    plan, on_gpu = arms_of(build, gpu=False), arms_of(build, gpu=True)
+    old, new = made(plan), made(plan, GOVERNED)
+    assert key.differences(old, new) == key.differences(new, old) == ()
+    assert key.unknown(old, new) == ("cpu_governor is performance here, unknown in the band",)
+    assert key.unknown(new, old) == ("cpu_governor is unknown here, performance in the band",)
+    assert key.unknown(old, old) == key.unknown(new, new) == ()
+    assert key.unknown(made(on_gpu), made(on_gpu, LIMITED)) == (
+        "clock_limit_gpu0 is at most 1980 and 2619 MHz here, unknown in the band",
+        "power_limit_gpu0 is 700 W here, unknown in the band",
+    )
+
+
+def test_the_band_of_the_project_is_read_with_its_governor_unknown() -> None:
+    (path,) = (recipes.ROOT / "results" / "vm" / "bands").glob("tiny-*.json")
+    band = BandRecord.model_validate_json(path.read_bytes())
+    today = band.key.model_copy(update={"machine": {**band.key.machine, "cpu_governor": "performance"}})
+    assert key.differences(band.key, today) == ()
+    assert key.unknown(band.key, today) == ("cpu_governor is performance here, unknown in the band",)
+    assert path.stem.endswith(key.digest(band.key)[:12])
 
 
 def test_an_engine_is_known_by_its_sources(build: Any) -> None:

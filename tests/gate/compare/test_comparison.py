@@ -12,6 +12,7 @@ import pytest
 
 from gate import cli, interrupt
 from gate.compare.comparison import compare
+from gate.compare.differences import machine_differences
 from gate.compare.show import render
 from gate.errors import UsageError
 from gate.plan import PlannedLeg
@@ -132,3 +133,11 @@ def test_command(
         assert (document["verdict"], document["then"]["run_id"], len(document["cells"])) == ("loss", then.name, 6)
     else:
         assert printed == render(compare(then, now))
+
+
+def test_another_power_limit_is_another_machine_and_an_unknown_one_is_not() -> None:
+    capped, free, silent = {"power_limit_gpu0": "400 W"}, {"power_limit_gpu0": "700 W"}, dict[str, str]()
+    assert [(one.what, one.then, one.now) for one in machine_differences(free, capped)] == [
+        ("power_limit_gpu0", "700 W", "400 W")
+    ]
+    assert list(machine_differences(free, silent)) == list(machine_differences(silent, free)) == []

@@ -126,3 +126,25 @@ def test_clocks_are_read_more_often_than_the_rest(monkeypatch: pytest.MonkeyPatc
     with sampler:
         sampler._thread.join()
     assert taken == [True, False, False, False, False, True, False, False, False, False, True]
+
+
+def test_limits_are_what_a_card_tells_and_absent_where_it_does_not(
+    cards: list[Card], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(name: str) -> Any:
+        def read(card: Card, clock: int | None = None) -> int:
+            if (value := getattr(card, name, None)) is None:
+                raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            return int(value if clock is None else value[clock])
+
+        return read
+
+    cards[0].power, cards[0].application = 700_000, None
+    cards[0].most = {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetPowerManagementLimit", told("power"))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetApplicationsClock", told("application"))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMaxClockInfo", told("most"))
+    assert gpu.limits() == {"power_limit_gpu0": "700 W", "clock_limit_gpu0": "at most 1980 and 2619 MHz"}
+    cards[1].application = {pynvml.NVML_CLOCK_SM: 1500, pynvml.NVML_CLOCK_MEM: 2619}
+    assert gpu.limits()["clock_limit_gpu1"] == "application 1500 and 2619 MHz"
+    assert "power_limit_gpu1" not in gpu.limits()
