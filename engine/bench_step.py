@@ -22,6 +22,7 @@ from engine.batch import UNKNOWN, Batch, Segment, Ticket
 from engine.errors import PreconditionError
 from engine.models.fused import FusedForCausalLM
 from engine.models.fused_layers import Attention
+from engine.models.fused_moe import SparseMoeBlock
 from engine.ops.linear.cuda import W4A16, W8A8
 from engine.request import SamplingParams
 from engine.runner import LoadedRunner
@@ -37,6 +38,7 @@ FAMILIES = (
     ("GDN step", r"gdn_decode_kernel"),
     ("attention", r"attention_decode_kernel"),  # of decoding rows, their q/k norm, rope and KV write in it
     ("q/k norm, rope, KV write", r"qk_norm_rope_kernel"),  # of prefill's rows
+    ("add, norm, router, routing", r"add_norm_kernel<.*Behind\)2>"),
     ("add, norm, quantise, b/a", r"add_norm_kernel"),
     ("argmax", r"argmax_kernel"),
     ("GDN chunks (Triton)", r"_chunk_kernel|_scan_kernel"),
@@ -155,9 +157,11 @@ def family_of(kernel: str) -> str:
 def decode_bytes(model: FusedForCausalLM, runner: LoadedRunner, batch: int, context: int) -> dict[str, int]:
     """What a decoding step must move, by family: each weight once, state read and written, each key and value once."""
     weights: list[W4A16 | W8A8] = [model.lm_head]
-    small = 0
+    small = router = 0
     for layer in model.layers:
         weights += layer.mlp.packed  # not a mixture's experts: how many a step reads depends on the tokens
+        if isinstance(layer.mlp, SparseMoeBlock):
+            router += layer.mlp.router.nbytes
         mixer = getattr(layer, "self_attn", None)
         if isinstance(mixer, Attention):
             weights += (mixer.qkv_proj, mixer.o_proj)
@@ -172,6 +176,7 @@ def decode_bytes(model: FusedForCausalLM, runner: LoadedRunner, batch: int, cont
         "W8A8 product": sum(w.units.nbytes + w.row_scale.nbytes for w in weights if isinstance(w, W8A8)),
         "GDN step": 2 * state * batch,
         "attention": token * context * batch,
+        "add, norm, router, routing": router,
         "add, norm, quantise, b/a": small,
         "argmax": 2 * runner.vocab_size * batch,
     }

@@ -78,6 +78,7 @@ class FusedForCausalLM:
             attention=attention_cuda.workspace(max_sequences, config.num_key_value_heads, device),
             gdn_readers=torch.zeros(max_sequences * config.linear_num_key_heads, dtype=torch.int32, device=device),
             cos_sin=table.to(device),
+            arrived=torch.zeros(1, dtype=torch.int32, device=device),
         )
 
     def forward(self, step: Step, caches: Caches) -> Tensor:

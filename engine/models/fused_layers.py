@@ -21,7 +21,8 @@ from engine.ops.attention import cuda as attention_cuda
 from engine.ops.attention.cuda_prefill import gate as attention_gate
 from engine.ops.gdn import cuda as gdn_cuda
 from engine.ops.linear.cuda import Packed, Scratch, pack, pack_gate_up, pack_w8a8, planes, project, swiglu
-from engine.ops.norm.cuda import Normed, add_norm
+from engine.ops.moe.cuda import Routing
+from engine.ops.norm.cuda import Normed, add_norm, add_norm_route
 from engine.ops.rope.cuda import qk_norm_rope
 from engine.weights.types import DenseWeight, Fp8Weight, WeightError, fuse
 
@@ -36,6 +37,8 @@ class Space:
     """int32 [max_num_seqs · Hk], zeros between launches."""
     cos_sin: Tensor
     """bf16 [positions, 64]."""
+    arrived: Tensor
+    """int32 [1], zero between launches: blocks of a norm's launch whose part of a router's logits is written."""
 
 
 def fp8(source: Source, *names: str) -> Fp8Weight:
@@ -74,6 +77,13 @@ class Norm:
             dependent=parts is not None,
         )
         return normed, residual if normed.residual is None else normed.residual
+
+    def add_and_route(
+        self, parts: Tensor, residual: Tensor, router: Tensor, top_k: int, arrived: Tensor
+    ) -> tuple[Normed, Routing, Tensor]:
+        """(x and logits, who goes to which expert, the new residual), for up to 32 tokens."""
+        normed, how = add_norm_route(parts, residual, self.scale, self.eps, router, top_k, arrived, dependent=True)
+        return normed, how, asked(normed.residual)
 
 
 def asked(tensor: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
-"""The feed-forward of a mixture of experts as the kernels want it: four launches, its norm among them.
+"""The feed-forward of a mixture of experts as the kernels want it: three launches, its norm among them.
 
-add + norm + router | routing | gate_up + SwiGLU of the chosen experts | down, weighted
+add + norm + router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.kernels.skinny import MAX_TOKENS
 from engine.models.fused_layers import Norm, Space, asked
 from engine.models.layers import Source
 from engine.ops.linear.cuda import Packed
@@ -36,13 +35,15 @@ class SparseMoeBlock:
             raise WeightError(f"{name}.gate: found {type(router).__name__}, expected bfloat16")
         self.router = router.weight
 
-    def __call__(self, norm: Norm, parts: Tensor | None, residual: Tensor, _space: Space) -> tuple[Tensor, Tensor]:
+    def __call__(self, norm: Norm, parts: Tensor | None, residual: Tensor, space: Space) -> tuple[Tensor, Tensor]:
         """-> (planes, one per expert of a token; residual)."""
-        # Beyond a few tokens the norm would be repeated too often beside the small product.
-        few = residual.shape[0] <= MAX_TOKENS
-        normed, residual = norm.add(parts, residual, small_weight=self.router if few else None)
-        x = asked(normed.out)
-        logits = asked(normed.small) if few else F.linear(x, self.router)
-        how = moe_cuda.routing(logits, self.top_k, dependent=True)
+        # Beyond a few tokens the norm would be repeated too often beside the small product, and torch sorts the pairs.
+        if residual.shape[0] <= moe_cuda.MAX_ROUTED:
+            normed, how, residual = norm.add_and_route(asked(parts), residual, self.router, self.top_k, space.arrived)
+            x = asked(normed.out)
+        else:
+            normed, residual = norm.add(parts, residual)
+            x = asked(normed.out)
+            how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True)
         pairs = moe_cuda.swiglu(x, self.gate_up_proj, how, dependent=True)
         return moe_cuda.weighted_planes(pairs, self.down_proj, how, dependent=True), residual

@@ -19,6 +19,16 @@ from engine.bench_step import FAMILIES, Family, Measured, family_of
             "W8A8 product",
         ),
         ("void engine::(anonymous namespace)::add_norm_kernel<4>(engine::NormArgs)", "add, norm, quantise, b/a"),
+        (
+            "void engine::(anonymous namespace)::add_norm_kernel<(engine::(anonymous namespace)::Behind)1>"
+            "(engine::(anonymous namespace)::NormArgs)",
+            "add, norm, quantise, b/a",
+        ),
+        (
+            "void engine::(anonymous namespace)::add_norm_kernel<(engine::(anonymous namespace)::Behind)2>"
+            "(engine::(anonymous namespace)::NormArgs)",
+            "add, norm, router, routing",
+        ),
         ("engine::(anonymous namespace)::w4a16_rows_kernel(unsigned char const*)", "weights to rows"),
         ("_chunk_kernel", "GDN chunks (Triton)"),
         ("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNN", "library products"),

@@ -43,6 +43,11 @@ class Routing:
     def tokens(self) -> int:
         return self.ids.shape[0]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """In the order of the C functions' outputs."""
+        return self.entries, self.count, self.pairs, self.weights, self.ids
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Experts:
@@ -78,8 +83,23 @@ def pack_gate_up(gate: Nvfp4Weight, up: Nvfp4Weight, experts: int) -> Experts:
     return pack(Nvfp4Weight(rows, join(gate.block_scale, up.block_scale), join(gate.row_scale, up.row_scale)), experts)
 
 
+def unset_routing(tokens: int, top_k: int, device: torch.device) -> Routing:
+    """Where one launch writes the routing of up to 32 tokens."""
+    slots = top_k + 1
+    return Routing(
+        slots,
+        entries=torch.empty(tokens * slots, 4, dtype=torch.int32, device=device),
+        count=torch.empty(1, dtype=torch.int32, device=device),
+        pairs=torch.empty(tokens * slots, dtype=torch.int32, device=device),
+        weights=torch.empty(tokens * slots, dtype=torch.float32, device=device),
+        ids=torch.empty(tokens, top_k, dtype=torch.int32, device=device),
+    )
+
+
 def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
-    """logits bf16 [tokens, experts + 1], the last the shared expert's gate. One launch up to 32 tokens."""
+    """logits bf16 [tokens, experts + 1], the last the shared expert's gate. One launch up to 32 tokens, for logits that
+    no norm's launch has routed already (`norm.cuda.add_norm_route`).
+    """
     tokens, columns = logits.shape
     if logits.dtype != torch.bfloat16 or not logits.is_contiguous() or columns - 1 > MAX_EXPERTS or top_k >= MAX_SLOTS:
         raise ValueError(
@@ -88,17 +108,10 @@ def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
         )
     if tokens > MAX_ROUTED:
         return routing_by_sort(logits, top_k)
-    slots = top_k + 1
-    made = Routing(
-        slots,
-        entries=logits.new_empty(tokens * slots, 4, dtype=torch.int32),
-        count=logits.new_empty(1, dtype=torch.int32),
-        pairs=logits.new_empty(tokens * slots, dtype=torch.int32),
-        weights=logits.new_empty(tokens * slots, dtype=torch.float32),
-        ids=logits.new_empty(tokens, top_k, dtype=torch.int32),
+    made = unset_routing(tokens, top_k, logits.device)
+    library.call(
+        "engine_moe_route", logits.device, logits, *made.tensors, tokens, columns - 1, made.slots, int(dependent)
     )
-    outputs = (made.entries, made.count, made.pairs, made.weights, made.ids)
-    library.call("engine_moe_route", logits.device, logits, *outputs, tokens, columns - 1, slots, int(dependent))
     return made
 
 

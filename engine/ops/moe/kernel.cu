@@ -6,6 +6,8 @@
 //   entries   {expert, first, count}   [0, 0, 2] [3, 2, 1] [255, 3, 1] [256, 4, 2]        of 2 tokens, 3 slots
 //   pairs                               0 3       1         4           2 5
 //
+// A decoding step's routing is the end of its norm launch (ops/norm); the launch here is for logits that were made elsewhere.
+//
 // The product treats the row tiles of all entries as one matrix and cuts it into equal runs, one per multiprocessor, so
 // that a block takes the end of one expert and the beginning of the next, and nothing depends on how many there are.
 // Bytes read: every chosen expert's weights once, n * k * 9 / 16 each.
@@ -13,109 +15,21 @@
 // Rejected: a block per (token, expert), which reads an expert once per token; atomics into one output, whose order of
 // additions would change from run to run: `down` leaves one fp32 plane per slot, and the next norm adds them up.
 #include "../../kernels/math.cuh"
+#include "../../kernels/route.cuh"
 #include "../../kernels/w4a16.cuh"
 
 namespace engine {
 namespace {
 
-constexpr int MAX_ROUTED = 32;            // tokens of one routing launch, and pairs of one entry
-constexpr int MAX_EXPERTS = 256;          // routed ones; the shared one comes on top
-constexpr int PER_LANE = MAX_EXPERTS / 32;
-constexpr int MAX_SLOTS = 16;             // experts of a token, the shared one included
 constexpr int ROUTE_THREADS = 1024;       // one warp per token, one thread per expert
-constexpr unsigned ALL = ~0u;
 
-struct RouteArgs {
-    const bf16* logits;   // [m][experts + 1]; the last is the shared expert's gate
-    int4* entries;        // [up to m * slots] {expert, first, count, 0}
-    int* entry_count;     // [1]
-    int* pairs;           // [m * slots]
-    float* weights;       // [m * slots], by pair
-    int* ids;             // [m][slots - 1]: experts, the most probable first
-    int m, experts, slots;
-};
-
-// Softmax over all experts in fp32, the top_k largest, ties to the lowest id, renormalised to sum 1.
 __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_kernel(const RouteArgs args) {
-    __shared__ unsigned tokens_of[MAX_EXPERTS + 1];                 // bit t: token t chose it
-    __shared__ uint8_t slot_of[MAX_ROUTED][MAX_EXPERTS + 1];
-    __shared__ int2 warp_totals[ROUTE_THREADS / 32];                // pairs, entries
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, top_k = args.slots - 1;
-    for (int e = threadIdx.x; e <= args.experts; e += ROUTE_THREADS) tokens_of[e] = 0;
+    __shared__ RouteShared shared;
+    clear_routes(shared, args.experts);
     let_next_kernel_start();
     wait_for_previous_kernel();
     __syncthreads();
-
-    if (warp < args.m) {
-        const bf16* row = args.logits + size_t(warp) * (args.experts + 1);
-        float p[PER_LANE], most = -INFINITY, sum = 0.f;
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++) {
-            const int e = i * 32 + lane;
-            p[i] = e < args.experts ? __bfloat162float(row[e]) : -INFINITY;
-            most = fmaxf(most, p[i]);
-        }
-#pragma unroll
-        for (int offset = 16; offset; offset /= 2) most = fmaxf(most, __shfl_xor_sync(ALL, most, offset));
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++) p[i] = expf(p[i] - most), sum += p[i];
-        sum = warp_sum(sum);
-        // Probabilities are not negative, so their bits order as they do; 0 marks one that is taken or absent.
-        unsigned key[PER_LANE];
-#pragma unroll
-        for (int i = 0; i < PER_LANE; i++) key[i] = i * 32 + lane < args.experts ? __float_as_uint(p[i] / sum) + 1 : 0;
-        float chosen_sum = 0.f, mine = 0.f;   // lane k keeps the k-th
-        int my_id = 0;
-        for (int k = 0; k < top_k; k++) {
-            unsigned best = 0, at = MAX_EXPERTS;
-#pragma unroll
-            for (int i = 0; i < PER_LANE; i++)
-                if (key[i] > best) best = key[i], at = i * 32 + lane;
-            const unsigned winner = __reduce_max_sync(ALL, best);
-            const unsigned id = __reduce_min_sync(ALL, best == winner ? at : unsigned(MAX_EXPERTS));
-#pragma unroll
-            for (int i = 0; i < PER_LANE; i++)
-                if (unsigned(i * 32 + lane) == id) key[i] = 0;
-            const float probability = __uint_as_float(winner - 1);
-            chosen_sum += probability;
-            if (lane == k) mine = probability, my_id = int(id);
-        }
-        const int pair = warp * args.slots + lane;
-        if (lane < top_k) {
-            args.weights[pair] = mine / chosen_sum;
-            args.ids[warp * top_k + lane] = my_id;
-            slot_of[warp][my_id] = uint8_t(lane);
-            atomicOr(&tokens_of[my_id], 1u << warp);
-        } else if (lane == top_k) {
-            args.weights[pair] = sigmoid(__bfloat162float(row[args.experts]));
-            slot_of[warp][args.experts] = uint8_t(lane);
-            atomicOr(&tokens_of[args.experts], 1u << warp);
-        }
-    }
-    __syncthreads();
-
-    // One thread per expert: where its pairs and its entry begin.
-    const int expert = threadIdx.x;
-    unsigned tokens = expert <= args.experts ? tokens_of[expert] : 0;
-    const int count = __popc(tokens);
-    int2 until = make_int2(count, count > 0);   // sums of this and all lanes before
-#pragma unroll
-    for (int offset = 1; offset < 32; offset *= 2) {
-        const int pairs = __shfl_up_sync(ALL, until.x, offset), entries = __shfl_up_sync(ALL, until.y, offset);
-        if (lane >= offset) until.x += pairs, until.y += entries;
-    }
-    if (lane == 31) warp_totals[warp] = until;
-    __syncthreads();
-    for (int w = 0; w < warp; w++) until.x += warp_totals[w].x, until.y += warp_totals[w].y;
-    if (count > 0) {
-        int next = until.x - count;
-        args.entries[until.y - 1] = make_int4(expert, next, count, 0);
-        for (; tokens; tokens &= tokens - 1) {
-            const int token = __ffs(int(tokens)) - 1;
-            args.pairs[next++] = token * args.slots + slot_of[token][expert];
-        }
-    }
-    if (threadIdx.x == ROUTE_THREADS - 1) *args.entry_count = until.y;
+    route(args, shared);
 }
 
 // What becomes of a pair's finished sums.
@@ -286,9 +200,8 @@ cudaError_t launch_grouped(const GroupedArgs& args, int blocks, bool dependent, 
 extern "C" int engine_moe_route(const void* logits, void* entries, int* entry_count, int* pairs, float* weights, int* ids, int m,
                                 int experts, int slots, int dependent, void* stream) {
     using namespace engine;
-    if (m < 1 || m > MAX_ROUTED || experts < 1 || experts > MAX_EXPERTS || slots < 2 || slots > MAX_SLOTS || slots - 1 > experts)
-        return cudaErrorInvalidValue;
     const RouteArgs args{static_cast<const bf16*>(logits), static_cast<int4*>(entries), entry_count, pairs, weights, ids, m, experts, slots};
+    if (!args.valid()) return cudaErrorInvalidValue;
     return launch(route_kernel, dim3(1), ROUTE_THREADS, 0, dependent, stream, args);
 }
 

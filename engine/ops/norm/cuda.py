@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels import library
+from engine.ops.moe.cuda import MAX_EXPERTS, MAX_ROUTED, MAX_SLOTS, Routing, unset_routing
 
 MAX_WIDTH = 5120
 
@@ -45,17 +46,7 @@ def add_norm(
 
     input_scale fp32 []: quantise too. small_weight bf16 [rows, n]: multiply too. ValueError for other shapes or dtypes.
     """
-    m, n = residual.shape
-    slices = 0 if planes is None else planes.shape[0]
-    if n % 8 or n > MAX_WIDTH or (planes is not None and planes.shape[1:] != (m, n)):
-        found = None if planes is None else list(planes.shape)
-        raise ValueError(
-            f"add_norm: found residual {[m, n]}, planes {found}; expected n a multiple of 8, at most {MAX_WIDTH}"
-        )
-    if residual.dtype != torch.bfloat16 or scale.dtype != torch.float32 or scale.shape != (n,):
-        raise ValueError(
-            f"add_norm: found {residual.dtype}, scale {scale.dtype} {list(scale.shape)}; expected bf16, fp32 [{n}]"
-        )
+    m, n, slices = _sizes(planes, residual, scale)
     rows = 0 if small_weight is None else small_weight.shape[0]
     result = Normed(
         residual=None if planes is None else torch.empty_like(residual),
@@ -76,3 +67,59 @@ def add_norm(
     )
     library.call("engine_add_norm", residual.device, *tensors, m, n, slices, rows, eps, int(dependent))
     return result
+
+
+def add_norm_route(
+    planes: Tensor | None,
+    residual: Tensor,
+    scale: Tensor,
+    eps: float,
+    router: Tensor,
+    top_k: int,
+    arrived: Tensor,
+    *,
+    dependent: bool = False,
+) -> tuple[Normed, Routing]:
+    """What `add_norm` with small_weight=router and `moe.cuda.routing` of the result leave, bit for bit, in one launch.
+
+    m at most 32 tokens; router bf16 [experts + 1, n], the last row the shared expert's gate; arrived int32 [1], zero
+    before and after: one launch at a time may use it. ValueError for other shapes or dtypes.
+    """
+    m, n, slices = _sizes(planes, residual, scale)
+    experts = router.shape[0] - 1
+    if m > MAX_ROUTED or experts > MAX_EXPERTS or top_k >= MAX_SLOTS:
+        raise ValueError(
+            f"add_norm_route: found {m} tokens, {experts} experts, top {top_k}; expected at most {MAX_ROUTED}, "
+            f"{MAX_EXPERTS} and {MAX_SLOTS - 1}"
+        )
+    if router.dtype != torch.bfloat16 or router.shape[1] != n or not router.is_contiguous():
+        raise ValueError(
+            f"add_norm_route: found router {router.dtype} {list(router.shape)}; expected contiguous bf16 with {n} "
+            "columns"
+        )
+    normed = Normed(
+        residual=None if planes is None else torch.empty_like(residual),
+        out=torch.empty_like(residual),
+        quantised=None,
+        small=residual.new_empty(m, experts + 1),
+    )
+    made = unset_routing(m, top_k, residual.device)
+    tensors = (planes, residual, normed.residual, scale, normed.out, router, normed.small, *made.tensors, arrived)
+    sizes = (m, n, slices, experts, made.slots)
+    library.call("engine_add_norm_route", residual.device, *tensors, *sizes, eps, int(dependent))
+    return normed, made
+
+
+def _sizes(planes: Tensor | None, residual: Tensor, scale: Tensor) -> tuple[int, int, int]:
+    """(m, n, slices)."""
+    m, n = residual.shape
+    if n % 8 or n > MAX_WIDTH or (planes is not None and planes.shape[1:] != (m, n)):
+        found = None if planes is None else list(planes.shape)
+        raise ValueError(
+            f"add_norm: found residual {[m, n]}, planes {found}; expected n a multiple of 8, at most {MAX_WIDTH}"
+        )
+    if residual.dtype != torch.bfloat16 or scale.dtype != torch.float32 or scale.shape != (n,):
+        raise ValueError(
+            f"add_norm: found {residual.dtype}, scale {scale.dtype} {list(scale.shape)}; expected bf16, fp32 [{n}]"
+        )
+    return m, n, 0 if planes is None else planes.shape[0]

@@ -10,9 +10,15 @@
 // (257 rows of 2048): too few for a launch of their own. Each
 // of a token's `parts` blocks repeats the norm (51 KB from the L2) and multiplies its own rows. Rejected: one block per
 // token (96 rows x 10 KB through one multiprocessor: 10 us); in the product that reads y (its x is E4M3, this one's bf16).
+//
+// A router's rows may be followed by the routing (kernels/route.cuh): whichever block finishes last does it, with a warp per
+// token up to ROUTE_WARPS, more of them than the norm needs if need be. Rejected: a last block per token and then one over
+// all, a second trip through the L2 that only more than ROUTE_WARPS tokens could gain from; 32 warps, which would fill a
+// multiprocessor's registers and keep the next launch's blocks from being there when this one ends.
 #include "../../kernels/async.cuh"
 #include "../../kernels/launch.cuh"
 #include "../../kernels/math.cuh"
+#include "../../kernels/route.cuh"
 
 namespace engine {
 namespace {
@@ -22,6 +28,7 @@ constexpr int MAX_PART_ROWS = 96;   // per block
 constexpr int MIN_BLOCKS = 128;     // about one per multiprocessor; more would repeat the norm for nothing
 constexpr int COLUMNS = 8;          // per thread: one 16-byte access of bf16
 constexpr int MAX_WARPS = 20;       // n <= 5120
+constexpr int ROUTE_WARPS = 16;     // of a block that may have to route, at least where there are as many tokens
 
 struct NormArgs {
     const float* planes;        // [slices][m][n]
@@ -35,15 +42,23 @@ struct NormArgs {
     bf16* small_out;            // [m][small_rows]
     int m, n, slices, small_rows, part_rows;   // part_rows: of small_weight, per block
     float eps;
+    RouteArgs route;            // of small_out
+    int* arrived;               // blocks that have written their logits: zero before and after
 };
 
+__host__ __device__ constexpr int warps_of(int columns) { return (columns + 32 * COLUMNS - 1) / (32 * COLUMNS); }
+
+enum class Behind : int { NOTHING, SMALL, ROUTE };   // the norm; ROUTE: SMALL, and then the routing
+
 // Grid: m x parts; the first part of a token writes y and the residual.
-template <bool SMALL>
-__global__ void __launch_bounds__(MAX_WARPS * 32) add_norm_kernel(const NormArgs args) {
+template <Behind B>
+__global__ void __launch_bounds__(MAX_WARPS * 32, B == Behind::ROUTE) add_norm_kernel(const NormArgs args) {
+    constexpr bool SMALL = B != Behind::NOTHING, ROUTE = B == Behind::ROUTE;
     __shared__ float warp_sums[MAX_WARPS];
     __shared__ float row_sums[SMALL ? MAX_PART_ROWS : 1][MAX_WARPS];
     const int token = blockIdx.x, row_begin = blockIdx.y * args.part_rows;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int all_warps = blockDim.x / 32, warps = ROUTE ? warps_of(args.n) : all_warps;   // warps: with columns of the row
     const int column = threadIdx.x * COLUMNS;
     const bool active = column < args.n;
     const size_t offset = size_t(token) * args.n + column;
@@ -113,7 +128,7 @@ __global__ void __launch_bounds__(MAX_WARPS * 32) add_norm_kernel(const NormArgs
     }
 
     if constexpr (SMALL) {
-        for (int row = row_begin; row < row_end; row += ROWS) {
+        for (int row = row_begin; row < row_end && (!ROUTE || warp < warps); row += ROWS) {
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 const uint32_t word[4] = {weights[r].x, weights[r].y, weights[r].z, weights[r].w};
@@ -129,11 +144,43 @@ __global__ void __launch_bounds__(MAX_WARPS * 32) add_norm_kernel(const NormArgs
             if (row + ROWS < row_end) load_rows(row + ROWS);
         }
         __syncthreads();
-        for (int row = row_begin + warp; row < row_end; row += warps) {
+        for (int row = row_begin + warp; row < row_end; row += all_warps) {
             const float sum = warp_sum(lane < warps ? row_sums[row - row_begin][lane] : 0.f);
             if (lane == 0) args.small_out[size_t(token) * args.small_rows + row] = __float2bfloat16(sum);
         }
     }
+    if constexpr (ROUTE) {
+        __shared__ RouteShared routes;
+        __shared__ bool last_block;
+        clear_routes(routes, args.route.experts);
+        __threadfence();   // this block's logits, before its arrival
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            last_block = atomicAdd(args.arrived, 1) == int(gridDim.x * gridDim.y) - 1;
+            if (last_block) *args.arrived = 0;
+        }
+        __syncthreads();
+        if (!last_block) return;
+        __threadfence();   // their arrivals, before the others' logits
+        route(args.route, routes);
+    }
+}
+
+// The launch of one instantiation: blocks per token as many as keep the multiprocessors busy.
+template <Behind B>
+cudaError_t launch_norm(NormArgs args, int threads, bool dependent, void* stream) {
+    int parts = MIN_BLOCKS / args.m;
+    const int chunks = (args.small_rows + ROWS - 1) / ROWS;   // chunks of rows, dealt out to the parts
+    parts = parts > chunks ? chunks : parts < 1 ? 1 : parts;
+    args.part_rows = args.small_rows ? (chunks + parts - 1) / parts * ROWS : 0;
+    if (args.part_rows > MAX_PART_ROWS) return cudaErrorInvalidValue;
+    const int grid_y = args.small_rows ? (args.small_rows + args.part_rows - 1) / args.part_rows : 1;
+    return launch(add_norm_kernel<B>, dim3(args.m, grid_y), threads, 0, dependent, stream, args);
+}
+
+bool valid(const NormArgs& args) {
+    return args.m >= 1 && args.n >= COLUMNS && args.n % COLUMNS == 0 && args.n <= MAX_WARPS * 32 * COLUMNS && args.slices >= 0 &&
+           args.small_rows >= 0 && (args.small_rows == 0 || args.residual_in != args.residual_out);
 }
 
 }  // namespace
@@ -145,17 +192,28 @@ extern "C" int engine_add_norm(const float* planes, const void* residual_in, voi
                                void* quantised, const float* input_scale, const void* small_weight, void* small_out, int m,
                                int n, int slices, int small_rows, float eps, int dependent, void* stream) {
     using namespace engine;
-    if (m < 1 || n < COLUMNS || n % COLUMNS || n > MAX_WARPS * 32 * COLUMNS || slices < 0 || small_rows < 0 ||
-        (small_rows > 0 && residual_in == residual_out))
-        return cudaErrorInvalidValue;
-    const int threads = (n + 32 * COLUMNS - 1) / (32 * COLUMNS) * 32;
-    int parts = MIN_BLOCKS / m, chunks = (small_rows + ROWS - 1) / ROWS;   // chunks of rows, dealt out to the parts
-    parts = parts > chunks ? chunks : parts < 1 ? 1 : parts;
-    const int part_rows = small_rows ? (chunks + parts - 1) / parts * ROWS : 0;
-    if (part_rows > MAX_PART_ROWS) return cudaErrorInvalidValue;
     const NormArgs args{planes, static_cast<const bf16*>(residual_in), static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
                         static_cast<uint8_t*>(quantised), input_scale, static_cast<const bf16*>(small_weight), static_cast<bf16*>(small_out),
-                        m, n, slices, small_rows, part_rows, eps};
-    if (small_rows == 0) return launch(add_norm_kernel<false>, dim3(m), threads, 0, dependent, stream, args);
-    return launch(add_norm_kernel<true>, dim3(m, (small_rows + part_rows - 1) / part_rows), threads, 0, dependent, stream, args);
+                        m, n, slices, small_rows, 0, eps, {}, nullptr};
+    if (!valid(args)) return cudaErrorInvalidValue;
+    if (small_rows == 0) return launch_norm<Behind::NOTHING>(args, warps_of(n) * 32, dependent, stream);
+    return launch_norm<Behind::SMALL>(args, warps_of(n) * 32, dependent, stream);
+}
+
+// The same with a router of experts + 1 rows and the routing of its m <= 32 tokens, slots - 1 experts each, behind it; as
+// engine_moe_route (ops/moe/kernel.cu) would leave it. arrived [1] zero before and after.
+extern "C" int engine_add_norm_route(const float* planes, const void* residual_in, void* residual_out, const float* scale, void* out,
+                                     const void* router, void* logits, void* entries, int* entry_count, int* pairs, float* weights,
+                                     int* ids, int* arrived, int m, int n, int slices, int experts, int slots, float eps,
+                                     int dependent, void* stream) {
+    using namespace engine;
+    const RouteArgs route{static_cast<const bf16*>(logits), static_cast<int4*>(entries), entry_count, pairs, weights, ids, m, experts, slots};
+    const NormArgs args{planes, static_cast<const bf16*>(residual_in), static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
+                        nullptr, nullptr, static_cast<const bf16*>(router), static_cast<bf16*>(logits),
+                        m, n, slices, experts + 1, 0, eps, route, arrived};
+    if (!route.valid() || !valid(args)) return cudaErrorInvalidValue;
+    int threads = 32 * (m < ROUTE_WARPS ? m : ROUTE_WARPS);
+    threads = threads > warps_of(n) * 32 ? threads : warps_of(n) * 32;
+    threads = threads > route.least_threads() ? threads : route.least_threads();
+    return launch_norm<Behind::ROUTE>(args, threads, dependent, stream);
 }

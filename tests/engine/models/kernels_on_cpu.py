@@ -34,6 +34,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch, "_scaled_mm", scaled_mm)
     patch.setattr(torch, "mm", mm)
     patch.setattr(fused_layers, "add_norm", add_norm)
+    patch.setattr(fused_layers, "add_norm_route", add_norm_route)
     patch.setattr(fused_layers, "qk_norm_rope", qk_norm_rope)
     patch.setattr(fused_layers, "attention_gate", attention_gate)
     patch.setattr(fused_layers.gdn_cuda, "decode", gdn_decode)
@@ -99,22 +100,10 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         arguments[1].view(torch.uint8).copy_(w8a8_pack.unpack(arguments[0]).view(torch.uint8))
     elif name == "engine_swiglu":
         arguments[1].copy_(_swiglu(arguments[0]))
-    elif name == "engine_moe_route":
-        moe_route(*arguments)
     elif name == "engine_moe_grouped":
         moe_grouped(*arguments)
     else:
         raise AssertionError(f"{name} was launched without a stand-in")
-
-
-def moe_route(logits, entries, count, pairs, weights, ids, tokens, experts, slots, dependent):
-    assert dependent
-    assert (tokens, experts + 1) == tuple(logits.shape)
-    made = moe_cuda.routing_by_sort(logits, slots - 1)
-    entries.fill_(-1)  # what is beyond the count must not be read
-    entries[: int(made.count)] = made.entries[: int(made.count)]
-    for out, value in ((count, made.count), (pairs, made.pairs), (weights, made.weights), (ids, made.ids)):
-        out.copy_(value)
 
 
 def moe_grouped(
@@ -167,6 +156,35 @@ def add_norm(
         quantised=None if input_scale is None else e4m3(out, input_scale),
         small=None if small_weight is None else F.linear(out.float(), small_weight.float()).bfloat16(),
     )
+
+
+def add_norm_route(
+    planes: Tensor,
+    residual: Tensor,
+    scale: Tensor,
+    eps: float,
+    router: Tensor,
+    top_k: int,
+    arrived: Tensor,
+    *,
+    dependent: bool,
+) -> tuple[Normed, moe_cuda.Routing]:
+    assert residual.shape[0] <= moe_cuda.MAX_ROUTED
+    assert arrived.tolist() == [0]
+    normed = add_norm(
+        planes,
+        residual,
+        scale,
+        eps,
+        want_out=True,
+        input_scale=None,
+        small_weight=router,
+        dependent=dependent,
+    )
+    assert normed.small is not None
+    made = moe_cuda.routing_by_sort(normed.small, top_k)
+    made.entries[int(made.count) :] = -1  # what is beyond the count must not be read
+    return normed, made
 
 
 def _split(qkvz: Tensor, ba: Tensor, weights: gdn.GdnWeights) -> tuple[Tensor, Tensor, Tensor, Tensor]:
