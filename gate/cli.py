@@ -10,6 +10,7 @@ import typer
 from gate import interrupt, shell
 from gate.client.command import calibrate_client
 from gate.fit.command import fit
+from gate.modeldiff.command import app as model_app
 from gate.options import (
     PORT,
     RESULTS,
@@ -40,6 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(recipes_app)
+app.add_typer(model_app)
 app.add_typer(oracle_app, name="oracle")
 
 

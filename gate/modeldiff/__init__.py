@@ -1,0 +1,1 @@
+"""`gate model diff`: what two checkpoints store differently, from their configurations and headers."""
