@@ -68,10 +68,13 @@ def _bases(made: FitReport, size: Shown) -> Iterable[str]:
     """What each line of the table rests on."""
     model, limits, held = made.sizes, made.limits, made.weights
     ours = any(one.server == "engine" for one in made.servers)
-    families = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in sorted(held.by_family.items()))
-    alone = "".join(f", {name} {size(nbytes)} not loaded" for name, nbytes in sorted(held.left_alone.items()))
+    seen = [(name, size(nbytes)) for name, nbytes in sorted(held.by_family.items())]
+    families = ", ".join(f"{name} {text}" for name, text in seen if float(text))  # a few KB of F32 are in the sum
     scales = f"; engine: and a scale per row, {size(held.row_scales)}" if ours and held.row_scales else ""
-    yield f"weights      as shipped: {families}{alone}{scales}"
+    yield f"weights      as shipped: {families}{scales}"
+    if held.left_alone:
+        alone = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in sorted(held.left_alone.items()))
+        yield f"not loaded   {alone}"
     blocks = ", ".join(f"{one.server} in blocks of {one.need.block_tokens}" for one in made.servers)
     token = model.kv_token_bytes(limits.kv_bytes)
     yield f"KV cache     {token} bytes a token over {model.attention_layers} attention layers; {blocks} tokens"

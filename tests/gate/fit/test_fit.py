@@ -59,7 +59,7 @@ def test_the_27b_on_24_gib(gate: Run, real: Path) -> None:
     assert re.search(r"^KV cache +1\.00 +1\.00$", out, re.MULTILINE)
     assert re.search(r"^recurrent state +0\.14 +0\.19$", out, re.MULTILINE)
     assert re.search(r"^fits +yes +yes$", out, re.MULTILINE)
-    assert "mtp 0.79 not loaded, vision 0.8" in out
+    assert "not loaded   mtp 0.79, vision 0.8" in out
     assert "engine       --max-model-len 32768 --max-num-seqs 1 --kv-cache-dtype fp8 --num-blocks 2048" in out
 
 

@@ -1,0 +1,54 @@
+"""gate fit may not import the engine, so that what it says of it is held against the engine here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.config import CacheConfig, SchedulerConfig
+from engine.models.caches import Caches
+from engine.models.config import load_text_config
+from engine.runner import POOL_SHARE
+from engine.weights.quantization import load_quant_config
+from gate.fit.flow import CONTEXT
+from gate.fit.need import ENGINE_BLOCK, Limits, caches
+from gate.fit.sizes import asked_kv_dtype, sizes
+from gate.headers.read import read
+from tests.gate.headers.sparse import recorded, synthetic
+
+CASES = [("tiny", "modelopt"), ("tiny-moe", "modelopt"), ("tiny", "compressed-tensors"), ("tiny", "bf16")]
+
+
+@pytest.mark.parametrize(("shape", "layout"), CASES)
+@pytest.mark.parametrize(("kv_bytes", "dtype"), [(1, torch.float8_e4m3fn), (2, torch.bfloat16)])
+def test_the_caches_are_as_large_as_the_engine_makes_them(
+    shape: str, layout: str, kv_bytes: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    folder = synthetic(tmp_path / "c", shape, layout)
+    limits = Limits(context=100, max_num_seqs=3, kv_bytes=kv_bytes)
+    kv, state, _ = caches("engine", sizes(read(folder)), limits)
+    config, block = load_text_config(folder), CacheConfig().block_tokens
+    made = Caches(config, 3 * -(-100 // block), block, 3, torch.bfloat16, dtype, torch.device("cpu"))
+    assert kv == made.kv.nbytes
+    assert state == made.conv.nbytes + made.recurrent.nbytes
+
+
+@pytest.mark.parametrize(("shape", "layout"), CASES)
+def test_auto_means_the_same(shape: str, layout: str, tmp_path: Path) -> None:
+    folder = synthetic(tmp_path / "c", shape, layout)
+    assert (asked_kv_dtype(read(folder))[0] == "fp8") is load_quant_config(folder).kv_cache_fp8
+
+
+@pytest.mark.parametrize("name", ["modelopt_mixed_dense", "modelopt_mixed_moe"])
+def test_auto_means_the_same_in_layouts_that_vllm_has_loaded(name: str, tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "c", name)
+    assert (asked_kv_dtype(read(folder))[0] == "fp8") is load_quant_config(folder).kv_cache_fp8
+
+
+def test_the_defaults_are_the_engines() -> None:
+    assert CacheConfig().block_tokens == ENGINE_BLOCK
+    assert SchedulerConfig().max_model_len == CONTEXT
+    assert SchedulerConfig().max_num_batched_tokens == Limits.model_fields["batched_tokens"].default
+    assert POOL_SHARE == 4, "gate/fit/text.py says a quarter"
