@@ -12,6 +12,7 @@ from gate.notes import MEMORY, short_of_capacity, unequal_capacity
 from gate.observe.rows import ARMS
 from gate.observe.settings import effective, manifest
 from gate.recipe import Protocol, Recipe, Workload
+from gate.units import counted
 
 MIN_REPETITIONS = 3
 """Fewest legs of an arm per concurrency: with two, a median is a mean and one odd leg cannot be told."""
@@ -23,9 +24,9 @@ def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     protocol = evidence.plan.recipe.protocol
     yield from noise.missing(evidence.plan.recipe.name, protocol.primary, evidence.concurrencies)
     if evidence.repetitions < MIN_REPETITIONS:
-        yield f"{evidence.repetitions} repetitions, fewer than {MIN_REPETITIONS}"
+        yield f"{counted(evidence.repetitions, 'repetition')}, fewer than {MIN_REPETITIONS}"
     if evidence.repetitions < declared.repetitions:
-        yield f"{evidence.repetitions} repetitions, the recipe declares {declared.repetitions}"
+        yield f"{counted(evidence.repetitions, 'repetition')}, the recipe declares {declared.repetitions}"
     residency = evidence.plan.recipe.protocol.residency
     if residency != declared.residency:
         yield f"residency {residency}, the recipe declares {declared.residency}"
@@ -64,8 +65,8 @@ def _weakened(recipe: Recipe) -> Iterator[str]:
     if recipe.workload.warmup_per_stream < asked.warmup_per_stream:
         yield "no warm-up: the first requests of each leg are cold"
     if recipe.workload.requests_per_stream < asked.requests_per_stream:
-        least = asked.requests_per_stream
-        yield f"{recipe.workload.requests_per_stream} requests a stream, fewer than {least}: nearly all of it is ramp"
+        sent, least = counted(recipe.workload.requests_per_stream, "request"), asked.requests_per_stream
+        yield f"{sent} a stream, fewer than {least}: nearly all of it is ramp"
     if recipe.workload.max_common_prefix > asked.max_common_prefix:
         yield f"prompts may share {recipe.workload.max_common_prefix} tokens, more than {asked.max_common_prefix}"
     if recipe.oracle.args or recipe.oracle.env:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gate.observe.rows import Finding
-from gate.units import duration, gib
+from gate.units import counted, duration, gib
 
 ARM_DIED = "died"
 ARM_ANSWERS_NOTHING = "answered no request"
@@ -23,7 +23,7 @@ def restarting(arm: str, reason: str) -> str:
 
 
 def planned(plan_id: str, legs: int, first: str) -> str:
-    return f"plan {plan_id[:12]}: {legs} legs, the {first} opens"
+    return f"plan {plan_id[:12]}: {counted(legs, 'leg')}, the {first} opens"
 
 
 def leg(number: int, of: int, arm: str, concurrency: int, repetition: int) -> str:
@@ -56,7 +56,8 @@ def resumed(done: int, planned: int) -> Finding:
 
 
 def margins(count: int) -> str:
-    return f"asking the oracle once more: its own repeats, and {count} answers that differ from its own"
+    differ = "1 answer that differs" if count == 1 else f"{count} answers that differ"
+    return f"asking the oracle once more: its own repeats, and {differ} from its own"
 
 
 def calibrating(number: int, of: int) -> str:
@@ -64,15 +65,16 @@ def calibrating(number: int, of: int) -> str:
 
 
 def tokens_planned(plan_id: str, loads: int, repeats: int) -> str:
-    return f"plan {plan_id[:12]}: {loads} loads, once on the candidate and {repeats} times on the oracle"
+    often = counted(repeats, "time")
+    return f"plan {plan_id[:12]}: {counted(loads, 'load')}, once on the candidate and {often} on the oracle"
 
 
 def tokens_load(arm: str, load: str, take: int, takes: int, answers: int, took_s: float) -> str:
-    return f"{arm} {load}, run {take + 1} of {takes}: {answers} answers in {duration(took_s)}"
+    return f"{arm} {load}, run {take + 1} of {takes}: {counted(answers, 'answer')} in {duration(took_s)}"
 
 
 def tokens_opinions(count: int, took_s: float) -> str:
-    return f"{count} answers sent back to the oracle in {duration(took_s)}"
+    return f"{counted(count, 'answer')} sent back to the oracle in {duration(took_s)}"
 
 
 def tokens_cut_short(why: str, run_id: str) -> str:

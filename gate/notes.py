@@ -8,6 +8,7 @@ from gate.checks.evidence import Evidence
 from gate.metrics import SERVER_AXES
 from gate.observe import capacity
 from gate.observe.rows import ARMS
+from gate.units import counted
 
 MEMORY = frozenset(axis.name for axis in SERVER_AXES)
 
@@ -36,7 +37,7 @@ def short_of_capacity(evidence: Evidence) -> Iterator[str]:
         yield f"the recipe leaves the oracle {held} tokens of KV cache, fewer than max_num_seqs × max_model_len, {need}"
     preempted = sum(leg.row.preemptions or 0 for leg in evidence.of_arm("oracle"))
     if preempted:
-        yield f"the oracle pre-empted {preempted} requests under the recipe's kv_cache_bytes"
+        yield f"the oracle pre-empted {counted(preempted, 'request')} under the recipe's kv_cache_bytes"
 
 
 def unequal_capacity(evidence: Evidence) -> Iterator[str]:

@@ -43,6 +43,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} m {rest:02d} s" if minutes else f"{rest} s"
 
 
+def counted(count: int, one: str) -> str:
+    """1 repetition, 3 repetitions: of words whose plural ends in s."""
+    return f"{count} {one}" if count == 1 else f"{count} {one}s"
+
+
 def gib(size_bytes: int | None) -> str:
     """Bytes in GiB (2^30)."""
     return DASH if size_bytes is None else f"{size_bytes / GIB:.2f} GiB"

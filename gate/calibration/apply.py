@@ -9,6 +9,7 @@ from gate.calibration import key as keys
 from gate.calibration.record import BandRecord
 from gate.checks.evidence import Evidence
 from gate.stats import band as bands
+from gate.units import counted
 
 MOST_SAID = 3
 """Differences in one sentence."""
@@ -54,13 +55,13 @@ class Noise:
             return
         wanted = [(axis, concurrency) for concurrency in concurrencies for axis in primary]
         for axis, concurrency in wanted:
-            cell = self.record.cell(axis, concurrency)
+            cell, known = self.record.cell(axis, concurrency), f"{name} knows {axis} at c{concurrency}"
             if cell is None or cell.prior() is None:
                 yield f"the noise prior of {axis} at c{concurrency} is assumed: {name} does not know it"
             elif cell.gates < bands.MIN_GATES:
-                yield f"{name} knows {axis} at c{concurrency} from {cell.gates} gates, fewer than {bands.MIN_GATES}"
+                yield f"{known} from {counted(cell.gates, 'gate')}, fewer than {bands.MIN_GATES}"
             elif cell.pairs < bands.MIN_PAIRS:
-                yield f"{name} knows {axis} at c{concurrency} from {cell.pairs} pairs, fewer than {bands.MIN_PAIRS}"
+                yield f"{known} from {counted(cell.pairs, 'pair')}, fewer than {bands.MIN_PAIRS}"
 
 
 def noise(evidence: Evidence) -> Noise:

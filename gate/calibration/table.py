@@ -9,7 +9,7 @@ from gate.calibration.record import BandCell, BandRecord
 from gate.report.table import axis_title
 from gate.runs import from_here
 from gate.stats.band import MIN_GATES, MIN_PAIRS
-from gate.units import DASH, percent
+from gate.units import DASH, counted, percent
 
 HEAD = ("conc", "axis", "gates", "void", "noise of a pair", "largest |ratio − 1|", "verdicts")
 
@@ -19,9 +19,10 @@ def text(record: BandRecord, path: Path) -> str:
     rows = [HEAD, *(_row(cell) for cell in record.cells if cell.primary)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    gates = counted(len(record.gates), "A/A gate")
     return "\n".join(
         [
-            f"band {record.band_id[:12]} of {record.key.host}: {len(record.gates)} A/A gates of {record.recipe}",
+            f"band {record.band_id[:12]} of {record.key.host}: {gates} of {record.recipe}",
             "",
             *lines,
             "",
@@ -44,9 +45,10 @@ def lacks(cell: BandCell) -> str | None:
     if cell.sd is None:
         return "no noise is known: its cells were void, or all pairs equal"
     if cell.gates < MIN_GATES:
-        return f"{cell.gates} gates, fewer than {MIN_GATES}; gate calibrate --gates {MIN_GATES + cell.void} runs more"
+        more = f"gate calibrate --gates {MIN_GATES + cell.void} runs more"
+        return f"{counted(cell.gates, 'gate')}, fewer than {MIN_GATES}; {more}"
     if cell.pairs < MIN_PAIRS:
-        return f"{cell.pairs} pairs, fewer than {MIN_PAIRS}: gates of three repetitions have them"
+        return f"{counted(cell.pairs, 'pair')}, fewer than {MIN_PAIRS}: gates of three repetitions have them"
     return None
 
 

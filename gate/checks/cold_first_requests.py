@@ -63,8 +63,9 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         for name, measure in MEASURES.items():
             found = excess([measure(request) for request in requests], leg.row.concurrency)
             if found is not None and found > limit:
+                cold = "request" if leg.row.concurrency == 1 else f"{leg.row.concurrency} requests"
                 message = (
-                    f"{name} of the first {leg.row.concurrency} requests was {100 * found:.0f} % above that of the "
+                    f"{name} of the first {cold} was {100 * found:.0f} % above that of the "
                     f"later ones, or more; expected at most {100 * limit:.0f} %"
                 )
                 yield void_leg(CODE, leg, message, HINT, beyond=found / limit)

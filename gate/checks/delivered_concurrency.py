@@ -21,6 +21,7 @@ from itertools import pairwise
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence
 from gate.observe.rows import Finding, RequestRow
+from gate.units import counted
 
 CODE = "delivered-concurrency"
 TIMING_ONLY = False
@@ -70,7 +71,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         asked = min(leg.row.concurrency, leg.planned.requests)
         found = peak(leg.requests)
         if found != asked:
-            yield void_leg(CODE, leg, f"peak of {found} requests in flight; expected exactly {asked}", HINT)
+            yield void_leg(CODE, leg, f"peak of {counted(found, 'request')} in flight; expected exactly {asked}", HINT)
             continue
         mean = mean_while_sending(leg.requests, asked)
         if mean is not None and mean < MIN_MEAN_SHARE * asked:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence, Leg
 from gate.observe.rows import Finding
+from gate.units import counted
 
 CODE = "idle-arm-active"
 TIMING_ONLY = False
@@ -39,7 +40,9 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     for leg in evidence.legs:
         tokens, cores = leg.row.other_arm_tokens, idle_cores(leg)
         if tokens:
-            yield void_leg(CODE, leg, f"the other arm counted {tokens} tokens during the leg; expected 0", HINT)
+            yield void_leg(
+                CODE, leg, f"the other arm counted {counted(tokens, 'token')} during the leg; expected 0", HINT
+            )
         if cores is not None and cores > MAX_CORES:
             message = f"the other arm used {cores:.2f} cores during the leg; expected at most {MAX_CORES}"
             yield void_leg(CODE, leg, message, HINT, beyond=cores / MAX_CORES)

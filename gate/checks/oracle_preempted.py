@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence
 from gate.observe.rows import Finding
+from gate.units import counted
 
 CODE = "oracle-preempted"
 TIMING_ONLY = True
@@ -28,5 +29,5 @@ HINT = "give the oracle more memory (--gpu-memory-utilization in oracle.args), o
 def check(evidence: Evidence) -> Iterator[Finding]:
     for leg in evidence.of_arm("oracle"):
         if leg.row.preemptions:
-            message = f"the oracle preempted {leg.row.preemptions} times during the leg; expected 0"
+            message = f"the oracle preempted {counted(leg.row.preemptions, 'time')} during the leg; expected 0"
             yield void_leg(CODE, leg, message, HINT)

@@ -22,6 +22,7 @@ from gate.client.drive import LegRecording, LoadSpec, run_leg
 from gate.errors import PreconditionError, StorageError
 from gate.observe.machine import machine
 from gate.report.model import ClientCost
+from gate.units import counted
 from gate.workload import make_prompts
 
 GOAL_CPU_US_PER_EVENT = 60.0
@@ -67,8 +68,9 @@ def cost(recording: LegRecording, streams: int, events: int) -> ClientCost:
         got = skews(response.chunks)
         if response.error is not None or len(got) != events:
             raise PreconditionError(
-                f"calibration stream {response.index} brought {len(got)} events ({response.error or 'no error'})",
-                expected=f"{events} events",
+                f"calibration stream {response.index} brought {counted(len(got), 'event')} "
+                f"({response.error or 'no error'})",
+                expected=counted(events, "event"),
                 hint="run `gate calibrate-client` again",
             )
         skews_ns += got
@@ -124,8 +126,10 @@ def describe(measured: ClientCost) -> str:
     """Three lines for a terminal."""
     assert measured.cpu_us_per_event is not None
     assert measured.skew_p50_ms is not None
+    assert measured.streams is not None
+    assert measured.events is not None
     return (
-        f"client at {measured.streams} streams, {measured.events} events\n"
+        f"client at {counted(measured.streams, 'stream')}, {counted(measured.events, 'event')}\n"
         f"CPU per event  {measured.cpu_us_per_event:7.1f} µs  (goal ≤ {GOAL_CPU_US_PER_EVENT:g})\n"
         f"stamp skew     {measured.skew_p50_ms:7.3f} ms  median (goal ≤ {GOAL_SKEW_P50_MS:g}), "
         f"{measured.skew_p90_ms:.3f} ms p90"

@@ -10,6 +10,7 @@ import orjson
 from gate.client.stream import Stream, error_message, read_stream
 from gate.observe.rows import RequestRow
 from gate.plan import PlannedLeg
+from gate.units import counted
 from gate.workload import Prompt
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _error(response: RawResponse, stream: Stream, prompt: Prompt) -> str | None:
     """The first cause: connection, HTTP status, content type, stream, prompt."""
     if response.error is not None:
         tokens = len(stream.token_times_ns)
-        return f"{response.error} after {tokens} token events" if tokens else response.error
+        return f"{response.error} after {counted(tokens, 'token event')}" if tokens else response.error
     if response.status != 200:
         return f"HTTP {response.status}: {_body_text(response)}"
     if not stream.events and not (response.content_type or "").startswith("text/event-stream"):

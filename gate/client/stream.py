@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from gate.client import sse
+from gate.units import counted
 
 VISIBLE_KEYS = ("content", "tool_calls")
 HIDDEN_KEYS = ("reasoning", "reasoning_content")
@@ -99,7 +100,7 @@ def _on_event(stream: Stream, now: int, event: sse.Event) -> None:
     if failure is None and event.event == "error":
         failure = " ".join(event.data.split())[:200]
     if failure is not None:
-        _fail(stream, f"server error after {len(stream.token_times_ns)} token events: {failure}")
+        _fail(stream, f"server error after {counted(len(stream.token_times_ns), 'token event')}: {failure}")
         return
     usage = chunk.get("usage")
     if isinstance(usage, dict):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gate.compare.record import Change, Comparison, Moved, Outcome, Regression, Side
 from gate.report.table import amount, axis_title
-from gate.units import DASH, percent, ratio
+from gate.units import DASH, counted, percent, ratio
 
 WORDS: dict[Outcome, str] = {
     "none": "no loss",
@@ -65,7 +65,7 @@ def lines(found: Regression) -> Iterator[str]:
     against = f"the last accepted grid, {found.run_id} ({found.candidate})"
     count = len(found.cells)
     if found.verdict == "none":
-        yield f"none: {count} primary cells at least as fast as {against}, in absolute figures"
+        yield f"none: {counted(count, 'primary cell')} at least as fast as {against}, in absolute figures"
         return
     told = ", ".join(f"{sum(c.verdict == name for c in found.cells)} {WORDS[name]}" for name in _seen(found.cells))
     yield f"{WORDS[found.verdict]} against {against}: {told}"

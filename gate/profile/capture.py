@@ -18,7 +18,7 @@ from gate.plan import Plan, PlannedLeg
 from gate.profile import commands
 from gate.profile.rows import LONG_TOKENS, SHORT_TOKENS, Backend, Role, Wall, Window
 from gate.profile.tracer import NsysTracer, RouteTracer, Tracer
-from gate.units import gib
+from gate.units import counted, gib
 from gate.workload import leg_seed, make_prompts
 from oracle.verify import verify_running
 
@@ -97,9 +97,9 @@ def _measure(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, s
     for round_ in range(WALL_ROUNDS):
         for tokens in times:
             times[tokens].append(_round(setting, arm, url, tokens, 100 + round_)[1])
-    windows = []
+    windows, rounds = [], f"{counted(setting.rounds, 'round')} of {counted(setting.concurrency, 'request')}"
     for tokens in (SHORT_TOKENS, LONG_TOKENS):
-        say(f"tracing the {arm}: {tokens} output tokens, {setting.rounds} rounds of {setting.concurrency} requests")
+        say(f"tracing the {arm}: {tokens} output tokens, {rounds}")
         windows.append(_window(setting, arm, role, url, tracer, tokens, warm_ns))
     wall = Wall(short_us=tuple(times[SHORT_TOKENS]), long_us=tuple(times[LONG_TOKENS]))
     return Captured(tuple(windows), wall, ask.identify(url, arm))

@@ -8,7 +8,7 @@ from gate.compare import show
 from gate.observe.rows import Verdict
 from gate.report import plots, residency, table, tokens
 from gate.report.model import ArmSummary, Cell, Report
-from gate.units import DASH
+from gate.units import DASH, counted
 
 ESCAPED = "\\`*_{}[]<>|#"
 """Characters that a Markdown renderer could take for markup."""
@@ -75,7 +75,7 @@ def _summary(report: Report) -> str:
         *(("note", _text(note)) for note in report.notes),
         ("started", report.started_at),
         ("finished", report.finished_at or "not finished"),
-        ("run", f"`{_text(report.run_id)}`, plan `{_text(report.plan_id)}`, {len(report.order)} legs"),
+        ("run", f"`{_text(report.run_id)}`, plan `{_text(report.plan_id)}`, {counted(len(report.order), 'leg')}"),
     ]
     return _rows(("", ""), rows)
 

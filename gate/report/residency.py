@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gate.report.model import ArmSummary, Residency
-from gate.units import DASH
+from gate.units import DASH, counted
 
 MB = 10**6
 
@@ -30,7 +30,7 @@ def _weights(held: Residency) -> str:
     if held.copy_bytes:
         parts.append(f"{held.copy_bytes / MB:,.3f} MB of dequantised copies")
     if held.widened is not None:
-        parts.append(f"{len(held.widened)} modules wider than shipped")
+        parts.append(f"{counted(len(held.widened), 'module')} wider than shipped")
     return ", ".join(parts) or DASH
 
 

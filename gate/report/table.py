@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gate.observe.capacity import Capacity, text
 from gate.observe.rows import StartRow, Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
-from gate.units import DASH, GIB, duration, number, percent, ratio
+from gate.units import DASH, GIB, counted, duration, number, percent, ratio
 
 SHORT = {
     "output_throughput": "output",
@@ -119,16 +119,16 @@ def sentence(report: Report) -> str:
             Verdict.VOID: "not validly measured in",
         }
         told = ", ".join(f"{words[verdict]} {count}" for verdict, count in shares.items() if count)
+        cells = counted(len(primary), "primary cell")
         found = (
-            f"Of {_many(len(primary), 'primary cell')} the candidate is {told}; each needs a ratio of {ratio(needed)} "
+            f"Of {cells} the candidate is {told}; each needs a ratio of {ratio(needed)} "
             f"({number(primary[0].floor)} less the band of {percent(primary[0].band)})."
         )
     tokens = f" Tokens: {token_verdict_text(report.tokens)}." if report.tokens else ""
     if report.binding:
         return f"{found}{tokens} This result binds."
-    return (
-        f"{found}{tokens} This result is indicative and does not bind: {len(report.not_binding_because)} reasons below."
-    )
+    lacks = counted(len(report.not_binding_because), "reason")
+    return f"{found}{tokens} This result is indicative and does not bind: {lacks} below."
 
 
 def counts_text(report: Report) -> str:
@@ -141,12 +141,8 @@ def counts_text(report: Report) -> str:
     texts = []
     for name, verdicts in groups:
         parts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
-        texts.append(_many(len(verdicts), name) + (f": {', '.join(parts)}" if parts else ""))
+        texts.append(counted(len(verdicts), name) + (f": {', '.join(parts)}" if parts else ""))
     return "; ".join(texts)
-
-
-def _many(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
 
 
 def token_row(t: TokenCell) -> tuple[str, ...]:
@@ -164,10 +160,10 @@ def token_text(tokens: Sequence[TokenCell]) -> str:
     if not valid:
         return "not validly compared" if tokens else "not compared"
     sums = {name: sum(getattr(t, name) for t in valid) for name in ("sequences", "exact", "near_tie", "diverged")}
-    parts = [f"{sums['exact']} of {_many(sums['sequences'], 'sequence')} exact"]
+    parts = [f"{sums['exact']} of {counted(sums['sequences'], 'sequence')} exact"]
     margins = [t.max_margin_nats for t in valid if t.max_margin_nats is not None]
     if sums["near_tie"]:
-        parts.append(f"{_many(sums['near_tie'], 'near tie')} by the oracle's own log-probs")
+        parts.append(f"{counted(sums['near_tie'], 'near tie')} by the oracle's own log-probs")
     if undecided := sum(t.undecided for t in valid):
         parts.append(f"{undecided} undecided, hardly farther off than the oracle's own")
     parts += [f"{sums['diverged']} diverged", f"{sum(t.unjudged for t in valid)} unjudged"]
@@ -203,7 +199,7 @@ def noise_text(report: Report) -> str:
     """Whose noise the intervals rest on; a part of the prior may be assumed all the same, which does not bind."""
     prior = "prior assumed"
     if report.band is not None:
-        prior = f"prior of band {report.band.band_id[:12]}, {_many(report.band.gates, 'A/A gate')} of this host"
+        prior = f"prior of band {report.band.band_id[:12]}, {counted(report.band.gates, 'A/A gate')} of this host"
     return prior if report.looks == 1 else f"{prior}; {looks_text(report)}"
 
 
@@ -254,7 +250,7 @@ def client_text(report: Report) -> str:
     if report.client is None:
         return "not measured"
     c = report.client
-    streams = "" if c.streams is None else f" at {c.streams} streams"
+    streams = "" if c.streams is None else f" at {counted(c.streams, 'stream')}"
     return f"{number(c.cpu_us_per_event, 3)} µs CPU per event, skew p50 {number(c.skew_p50_ms, 2)} ms{streams}"
 
 

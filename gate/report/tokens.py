@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gate.report.model import OwnSpread, TokenCell
 from gate.tokens.own import EDGES_NATS
-from gate.units import DASH, number
+from gate.units import DASH, counted, number
 
 OWN_HEAD = (
     "conc",
@@ -52,13 +52,13 @@ def summary(asked: Sequence[OwnSpread]) -> str:
     repeated, agreeing = sum(o.repeated for o in asked), sum(o.agreeing for o in asked)
     gaps = [o.largest_nats for o in asked if o.largest_nats is not None]
     positions = sum(o.positions for o in asked)
-    parts = [f"agrees with itself on {agreeing} of {repeated} repeated prompts"]
+    parts = [f"agrees with itself on {agreeing} of {counted(repeated, 'repeated prompt')}"]
     if gaps:
-        parts.append(f"its own ids lie up to {number(max(gaps), 3)} nats off over {positions} positions")
-    counted = [o.undecided for o in asked if o.undecided]
-    if counted and positions:
+        parts.append(f"its own ids lie up to {number(max(gaps), 3)} nats off over {counted(positions, 'position')}")
+    close = [o.undecided for o in asked if o.undecided]
+    if close and positions:
         at = EDGES_NATS.index(0.25)
-        parts.append(f"at {sum(c[at] for c in counted)} of them it leads by at most 0.25")
+        parts.append(f"at {sum(c[at] for c in close)} of them it leads by at most 0.25")
     if any(o.outside_top for o in asked):
         parts.append(f"{sum(o.outside_top for o in asked)} outside its own top 20")
     return ", ".join(parts)

@@ -36,6 +36,7 @@ from gate.progress import Ui
 from gate.recipe import Recipe
 from gate.report.model import Cell, Report
 from gate.selftest.cases import codes
+from gate.units import counted
 
 GATES = 4
 """A/A gates in one self-test; each restarts both servers."""
@@ -101,7 +102,7 @@ def judge_equal(reports: Sequence[Report]) -> Found:
     cells = [cell for report in reports for cell in report.cells if cell.primary]
     tokens = [cell for report in reports for cell in report.tokens]
     ratios = sorted(cell.ratio for cell in cells if cell.ratio is not None)
-    figure = f"{len(reports)} gates, {_counts(cells)}"
+    figure = f"{counted(len(reports), 'gate')}, {_counts(cells)}"
     problems = [
         f"false FAIL of {cell.axis} at c{cell.concurrency}: {'; '.join(reason.message for reason in cell.reasons)}"
         for cell in cells
@@ -135,7 +136,9 @@ def judge_slow(report: Report) -> Found:
 
 def _counts(cells: Sequence[Cell]) -> str:
     kinds = [(kind.value, sum(cell.verdict is kind for cell in cells)) for kind in Verdict]
-    return f"{len(cells)} primary cells: " + ", ".join(f"{number} {name}" for name, number in kinds if number)
+    return f"{counted(len(cells), 'primary cell')}: " + ", ".join(
+        f"{number} {name}" for name, number in kinds if number
+    )
 
 
 def _why(cells: Sequence[Cell]) -> str:

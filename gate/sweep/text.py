@@ -10,7 +10,7 @@ from gate.report import table
 from gate.runs import from_here
 from gate.sweep.plots import CAPTIONS
 from gate.sweep.record import SweepReport, SweepSeries
-from gate.units import DASH, number, ratio
+from gate.units import DASH, counted, number, ratio
 
 ABOUT = (
     "One stream over HTTP, tok/s, mean ± standard deviation. pp: prompt tokens over the time to the first token. "
@@ -20,7 +20,7 @@ ABOUT = (
 
 def headline(made: SweepReport) -> str:
     state = "" if made.complete else ", incomplete"
-    return f"sweep of {made.recipe} on {made.host}, {made.repetitions} repetitions{state}"
+    return f"sweep of {made.recipe} on {made.host}, {counted(made.repetitions, 'repetition')}{state}"
 
 
 def head(made: SweepReport) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from gate.tokenrun.model import KindCell, TieBreak, TokenReport
 from gate.tokenrun.plan import REPEATS
 from gate.tokens.compare import Pair, compare, own_spread
 from gate.tokens.own import tie_breaks
+from gate.units import counted
 
 KINDS: tuple[Kind, ...] = ("long", "churn")
 FAILED, TRUNCATED = "failed-request", "output-length"
@@ -156,7 +157,7 @@ def _missing(data: TokenData) -> Iterator[str]:
     if data.finished_at is None:
         yield "the run was interrupted"
     if data.plan.repeats < REPEATS:
-        yield f"{data.plan.repeats} runs by the oracle, fewer than {REPEATS}"
+        yield f"{counted(data.plan.repeats, 'run')} by the oracle, fewer than {REPEATS}"
     full = Protocol().near_tie_nats
     if recipe.protocol.near_tie_nats > full:
         yield f"near_tie_nats {recipe.protocol.near_tie_nats:g}, above {full:g}"

@@ -22,7 +22,7 @@ from gate.runs import from_here
 from gate.tokenrun.folder import read
 from gate.tokenrun.judge import judge
 from gate.tokenrun.model import KindCell, TieBreak, TokenReport
-from gate.units import DASH, number
+from gate.units import DASH, counted, number
 
 WIDTH = 120
 HEAD = (
@@ -116,16 +116,17 @@ def tie_text(one: TieBreak) -> str:
     if not one.positions:
         return f"the {one.arm} gives no log-probs with its ids, so its tie-breaking is not known"
     odd = f"; {one.not_greedy} ids are not its most probable ones" if one.not_greedy else ""
+    positions = counted(one.positions, "position")
     if not one.ties:
-        return f"the {one.arm} met no exact tie of its own in {one.positions} positions{odd}"
+        return f"the {one.arm} met no exact tie of its own in {positions}{odd}"
     where = "all to the lowest id" if not one.high else f"{one.high} of them to a higher id than the lowest"
-    return f"the {one.arm} met {one.ties} exact ties of its own in {one.positions} positions, {where}{odd}"
+    return f"the {one.arm} met {counted(one.ties, 'exact tie')} of its own in {positions}, {where}{odd}"
 
 
 def _arms(report: TokenReport) -> str:
     sides = (report.candidate, report.oracle)
     ours, theirs = (arm.name if arm.version is None else f"{arm.name} {arm.version}" for arm in sides)
-    runs = f"the oracle ran each load {report.repeats} times, {report.seeds} seeds"
+    runs = f"the oracle ran each load {counted(report.repeats, 'time')}, {counted(report.seeds, 'seed')}"
     return f"candidate {ours} against oracle {theirs}; {runs}"
 
 

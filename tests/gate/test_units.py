@@ -35,3 +35,7 @@ def test_shares_ratios_and_bytes() -> None:
     assert units.ratio(1.00049) == "1.000"
     assert units.gib(2**31) == "2.00 GiB"
     assert {units.percent(None), units.ratio(None), units.gib(None)} == {"–"}
+
+
+def test_one_of_a_thing_has_no_plural() -> None:
+    assert [units.counted(count, "near tie") for count in (0, 1, 2)] == ["0 near ties", "1 near tie", "2 near ties"]

@@ -14,7 +14,7 @@ def test_one_preemption_is_enough(build: Any, found: Any, preemptions: int | Non
     broken = run if preemptions == 0 else build.alter_leg(run, leg, preemptions=preemptions)
     made = found(broken)
     assert [(f.code, f.leg_id, f.concurrency) for f in made] == [("oracle-preempted", leg, 2)] * faults
-    assert all("preempted 1 times" in f.message for f in made)
+    assert all("preempted 1 time " in f.message for f in made)
 
 
 def test_a_candidate_that_preempts_loses_by_itself(build: Any, found: Any) -> None:

@@ -32,7 +32,7 @@ def test_cost_is_cpu_over_events_and_quantiles_of_the_skew() -> None:
 @pytest.mark.parametrize("error", [None, "connection closed inside the response"])
 def test_missing_events_are_no_measurement(error: str | None) -> None:
     made = recording(((1, event(0)),), error=error)
-    with pytest.raises(PreconditionError, match=r"calibration stream 0 brought 1 events .*; expected 2 events"):
+    with pytest.raises(PreconditionError, match=r"calibration stream 0 brought 1 event .*; expected 2 events"):
         calibrate.cost(made, streams=1, events=2)
 
 
@@ -81,5 +81,5 @@ def test_figures_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
 def test_lines_name_the_goals() -> None:
     measured = calibrate.cost(recording(((9, event(1)),)), streams=1, events=1)
     first, *rest = calibrate.describe(measured).splitlines()
-    assert first == "client at 1 streams, 1 events"
+    assert first == "client at 1 stream, 1 event"
     assert [line.split("goal ")[1][:1] for line in rest] == ["≤", "≤"]

@@ -81,7 +81,7 @@ def test_faults_are_recorded_by_name(load: Load, name: str, error: str) -> None:
 def test_hanging_request_ends_at_its_timeout(load: Load, name: str, tokens: int) -> None:
     with FakeServer(preset(name)) as server:
         _, rows = load(server, count=2, timeout_s=0.3)
-    suffix = f" after {tokens} token events" if tokens else ""
+    suffix = f" after {tokens} token event{'s' if tokens > 1 else ''}" if tokens else ""
     assert {row.error for row in rows} == {f"no complete response within 0.3 s{suffix}"}
     assert server.disconnects == 2
 

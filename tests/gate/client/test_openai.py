@@ -73,7 +73,7 @@ def test_prompt_length_is_the_servers_word() -> None:  # [11]
     ("made", "error"),
     [
         (row(b"", None, "cannot connect to http://h:1: refused"), "cannot connect to http://h:1: refused"),
-        (row(GOOD[:130], 200, "connection closed"), "connection closed after 1 token events"),
+        (row(GOOD[:130], 200, "connection closed"), "connection closed after 1 token event"),
         (row(b'{"error":{"message":"no  room\\nleft"}}', 503), "HTTP 503: no room left"),
         (row(b'{"detail":"Not Found"}', 404), "HTTP 404: Not Found"),
         (row(b"<html>Bad   Gateway</html>", 502), "HTTP 502: <html>Bad Gateway</html>"),

@@ -39,7 +39,7 @@ def test_both_arms_in_one_line(holding: Any) -> None:
         Residency(resident_bytes=3_000_000),
     )
     assert weights(report) == (
-        "candidate 2.500 MB resident, 2.000 MB shipped, 0.001 MB of dequantised copies, 1 modules wider than shipped; "
+        "candidate 2.500 MB resident, 2.000 MB shipped, 0.001 MB of dequantised copies, 1 module wider than shipped; "
         "oracle 3.000 MB resident"
     )
 

@@ -113,7 +113,7 @@ def test_equal_arms_pass_and_their_figures_are_shown(build: Any) -> None:
     found = live.judge_equal([judge(build.run(protocol=PROTOCOL))])
     assert found.problems == ()
     assert found.figure == (
-        "1 gates, 6 primary cells: 6 PASS; ratios 1.000 to 1.000, median 1.000, expected 0.90 to 1.11"
+        "1 gate, 6 primary cells: 6 PASS; ratios 1.000 to 1.000, median 1.000, expected 0.90 to 1.11"
     )
 
 

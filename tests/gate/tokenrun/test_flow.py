@@ -262,7 +262,7 @@ def test_repeats_out_of_range_are_one_line(bench: Bench, repeats: int) -> None:
 
 def test_a_single_run_by_the_oracle_is_said(bench: Bench) -> None:
     bench.run(conc="1", repeats=1)
-    assert any("1 runs by the oracle" in reason for reason in bench.report.not_binding_because)
+    assert any("1 run by the oracle" in reason for reason in bench.report.not_binding_because)
 
 
 def test_what_is_not_known_of_the_servers_keeps_it_from_binding(bench: Bench) -> None:
