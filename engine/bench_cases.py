@@ -31,7 +31,7 @@ CHECKED_ROWS = 2048
 W4A16_SHAPES = (
     ("gate_up + SwiGLU", 34816, 5120, Epilogue.SWIGLU),
     ("down", 5120, 17408, Epilogue.PARTIAL),
-    ("lm_head", 248320, 5120, Epilogue.BF16),
+    ("lm_head + argmax", 248320, 5120, Epilogue.ARGMAX),
 )
 W8A8_SHAPES = (
     ("in_proj_qkvz", 16384, 5120, Epilogue.BF16),
@@ -61,14 +61,31 @@ def _w4a16(m: int, device: torch.device) -> Iterator[Case]:
         row_scale = torch.rand(n, device=device) * 1e-4 + 1e-5
         x = torch.randn(m, k, device=device).bfloat16()
         units = w4a16_pack.pack(packed, scale)
-        op = {Epilogue.SWIGLU: w4a16.w4a16_swiglu, Epilogue.PARTIAL: w4a16.w4a16_partial, Epilogue.BF16: w4a16.w4a16}
-        out = _sum(op[epilogue](x, units, row_scale))
+        ids, space = torch.empty(m, dtype=torch.int64, device=device), sample_cuda.workspace(m, device)
+
+        def argmax(
+            x: Tensor,
+            weight: Tensor,
+            scale: Tensor,
+            dependent: bool = False,
+            ids: Tensor = ids,
+            space: sample_cuda.ArgmaxWorkspace = space,
+        ) -> Tensor:
+            return w4a16.w4a16_argmax(x, weight, scale, ids, space, dependent=dependent)
+
+        op: dict[Epilogue, Callable[[Tensor, Tensor, Tensor, bool], Tensor]] = {
+            Epilogue.SWIGLU: w4a16.w4a16_swiglu,
+            Epilogue.PARTIAL: w4a16.w4a16_partial,
+            Epilogue.ARGMAX: argmax,
+        }
+        out = _sum(op[epilogue](x, units, row_scale, False))
         rows = slice(0, min(n, CHECKED_ROWS))
         weight = Nvfp4Weight(packed[rows], scale.view(torch.uint8)[rows].view(scale.dtype), row_scale[rows])
         expected = x.double() @ weight.dequantize(torch.float32).double().T
         if epilogue is Epilogue.SWIGLU:
             gate, up = expected.view(m, -1, 2, 8).unbind(2)
             expected = (torch.nn.functional.silu(gate) * up).flatten(1)
+        wrong = float((ids != sample.argmax(out.float())).sum()) if epilogue is Epilogue.ARGMAX else 0.0
         copies = [units] + [units.clone() for _ in range(copies_for(units.nbytes) - 1)]
         yield Case(
             f"w4a16 {name}",
@@ -76,7 +93,7 @@ def _w4a16(m: int, device: torch.device) -> Iterator[Case]:
             units.nbytes + row_scale.nbytes + x.nbytes + out.nbytes,
             _rotating(op[epilogue], x, copies, row_scale),
             len(copies),
-            _error(out[:, : expected.shape[1]], expected),
+            _error(out[:, : expected.shape[1]], expected) + wrong,
             6e-3 if epilogue is not Epilogue.PARTIAL else 1e-5,
         )
 

@@ -40,7 +40,7 @@ FAMILIES = (
     ("q/k norm, rope, KV write", r"qk_norm_rope_kernel"),  # of prefill's rows
     ("add, norm, router, routing", r"add_norm_kernel<.*Behind\)2>"),
     ("add, norm, quantise, b/a", r"add_norm_kernel"),
-    ("argmax", r"argmax_kernel"),
+    ("argmax", r"argmax_kernel"),  # of an lm_head that is not W4A16
     ("GDN chunks (Triton)", r"_chunk_kernel|_scan_kernel"),
     ("GDN convolution, gated norm", r"gdn_conv_kernel|gdn_gated_norm_kernel"),
     ("weights to rows", r"_rows_kernel"),

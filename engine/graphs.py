@@ -35,7 +35,7 @@ class Model(Protocol):
 
     def forward(self, step: Step, caches: Caches) -> Tensor: ...
 
-    def head(self, hidden: Tensor) -> Tensor: ...
+    def greedy(self, hidden: Tensor, ids: Tensor, space: sample_cuda.ArgmaxWorkspace) -> Tensor: ...
 
 
 class Inputs:
@@ -211,5 +211,5 @@ class DecodeGraphs:
             self._replays[n] = capture(lambda n=n: self._queue(n))  # type: ignore[misc]
 
     def _queue(self, n: int) -> None:
-        self._logits[n] = self.model.head(self.model.forward(self.inputs.step(n), self.caches))
-        sample_cuda.argmax(self._logits[n], self.ids[:n], self._argmax, dependent=True)
+        hidden = self.model.forward(self.inputs.step(n), self.caches)
+        self._logits[n] = self.model.greedy(hidden, self.ids[:n], self._argmax)

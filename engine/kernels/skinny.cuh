@@ -22,6 +22,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "argmax.cuh"
 #include "async.cuh"
 #include "launch.cuh"
 
@@ -36,6 +37,7 @@ enum class Epilogue : int {
     PARTIAL = 0,  // fp32 plane [slice][m][n]: the consumer adds the slices
     BF16 = 1,     // bf16 [m][n]; one slice only
     SWIGLU = 2,   // rows g, g + 8 of a tile are gate, up: bf16 [m][n / 2]; one slice only
+    ARGMAX = 3,   // BF16, and each token's row of the largest value
 };
 
 struct SkinnyArgs {
@@ -48,6 +50,10 @@ struct SkinnyArgs {
     int phases;               // parts of a block's slice of K
     int windows;              // parts of a block's row tiles
     int depth;                // units in flight per warp; chosen at launch from the shared memory that is left
+    // Of ARGMAX alone.
+    int64_t* ids;             // [m]
+    unsigned long long* best; // [m], zero before and after
+    int* arrived;             // [1], zero before and after
 };
 
 // Warps per block for MT groups of 8 tokens. Half as many for more than one group, whose sums need the registers and whose
@@ -94,10 +100,14 @@ __device__ __forceinline__ float2 row_scales(const SkinnyArgs& args, int tile, i
     return make_float2(__ldg(scale) * W::EPILOGUE_SCALE, __ldg(scale + 8) * W::EPILOGUE_SCALE);
 }
 
-// Scales a finished tile and writes it. Lane 4g + t holds rows g and g + 8 of tokens 2t and 2t + 1.
+// The block's first row.
+__device__ __forceinline__ int first_row(const SkinnyArgs& args) { return share_begin(args.n / TILE_ROWS, gridDim.x, blockIdx.x) * TILE_ROWS; }
+
+// Scales a finished tile and writes it. Lane 4g + t holds rows g and g + 8 of tokens 2t and 2t + 1; of ARGMAX it keeps the
+// near_key of the largest value it has written.
 template <int MT, Epilogue E>
 __device__ __forceinline__ void write_tile(const SkinnyArgs& args, int slice, int tile, int lane,
-                                           float2 scales, const float4 (&sums)[MT]) {
+                                           float2 scales, const float4 (&sums)[MT], uint32_t (&largest)[MT][2]) {
     const int row = tile * TILE_ROWS + lane / 4;
 #pragma unroll
     for (int i = 0; i < MT; i++)
@@ -109,9 +119,15 @@ __device__ __forceinline__ void write_tile(const SkinnyArgs& args, int slice, in
             if constexpr (E == Epilogue::PARTIAL) {
                 float* plane = static_cast<float*>(args.out) + (size_t(slice) * args.m + token) * args.n;
                 plane[row] = a, plane[row + 8] = b;
-            } else if constexpr (E == Epilogue::BF16) {
+            } else if constexpr (E == Epilogue::BF16 || E == Epilogue::ARGMAX) {
                 __nv_bfloat16* out = static_cast<__nv_bfloat16*>(args.out) + size_t(token) * args.n;
-                out[row] = __float2bfloat16(a), out[row + 8] = __float2bfloat16(b);
+                const __nv_bfloat16 low = __float2bfloat16(a), high = __float2bfloat16(b);
+                out[row] = low, out[row + 8] = high;
+                if constexpr (E == Epilogue::ARGMAX) {
+                    auto key = [&](__nv_bfloat16 v, int r) { return near_key(ordered_bf16(__float_as_uint(__bfloat162float(v)) >> 16), r); };
+                    const int near = row - first_row(args);
+                    largest[i][j] = larger(largest[i][j], larger(key(low, near), key(high, near + 8)));
+                }
             } else {
                 // gate and up are rounded to bf16 before the product, as the unfused chain rounds them
                 const float gate = __bfloat162float(__float2bfloat16(a)), up = __bfloat162float(__float2bfloat16(b));
@@ -120,6 +136,39 @@ __device__ __forceinline__ void write_tile(const SkinnyArgs& args, int slice, in
                     __float2bfloat16(silu * up);
             }
         }
+}
+
+// From the lanes' keys to ids: the lanes of a warp, the warps of a block in shared memory (`mine`: 4 * m bytes of this warp,
+// the next one's `stride` bytes further), the blocks in one atomic per token; the last one writes and clears.
+template <int MT>
+__device__ __forceinline__ void choose_ids(const SkinnyArgs& args, uint32_t (&largest)[MT][2], uint8_t* mine, size_t stride, int lane) {
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+#pragma unroll
+            for (int offset = 4; offset < 32; offset *= 2) largest[i][j] = larger(largest[i][j], __shfl_xor_sync(~0u, largest[i][j], offset));
+            if (lane < 4) reinterpret_cast<uint32_t*>(mine)[i * TOKENS + lane * 2 + j] = largest[i][j];
+        }
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    const bool used = lane < args.m;   // lane: the token
+    if (used) {
+        uint32_t top = 0;
+        for (int warp = 0; warp < WARPS<MT>; warp++) top = larger(top, reinterpret_cast<const uint32_t*>(mine + warp * stride)[lane]);
+        atomicMax(args.best + lane, static_cast<unsigned long long>(far_key(top, first_row(args))));
+        __threadfence();
+    }
+    __syncwarp();
+    int last = 0;
+    if (lane == 0) {
+        __threadfence();
+        last = atomicAdd(args.arrived, 1) == int(gridDim.x) - 1;
+    }
+    if (!__shfl_sync(~0u, last, 0)) return;
+    __threadfence();
+    if (used) args.ids[lane] = argmax_id(atomicExch(args.best + lane, 0ull));
+    if (lane == 0) *args.arrived = 0;
 }
 
 // One window of the block's tiles by one phase of its columns, and the run of units in it that is this warp's.
@@ -214,6 +263,7 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
     }
     let_next_kernel_start();
 
+    uint32_t largest[MT][2] = {};
     int stage = 0, parity = 0;
     for (int index = 0; index < passes; index++) {
         const int total_units = pass.tiles * pass.units, units = pass.units;
@@ -238,7 +288,7 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
                 }
                 if (!pass.last_phase) return;
             }
-            write_tile<MT, E>(args, slice, pass.tile_begin + tile, lane, scales, sums);
+            write_tile<MT, E>(args, slice, pass.tile_begin + tile, lane, scales, sums, largest);
         };
         bool has_first = false, has_last = false;
         for (int unit = pass.begin; unit < pass.end;) {
@@ -306,6 +356,8 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
             if (warp == 0) load_x();
         }
     }
+    // A warp's ring is its own, and all units that it has asked for have come and gone.
+    if constexpr (E == Epilogue::ARGMAX) choose_ids<MT>(args, largest, ring, size_t(depth) * W::UNIT_BYTES, lane);
 }
 
 // Units in flight per warp, of 16. Measured: 2 and 3 are best; deeper rings delay the tokens behind their own burst.
@@ -350,7 +402,8 @@ bool valid_skinny(const SkinnyArgs& args, int blocks, Epilogue epilogue) {
     if (args.m < 1 || args.m > 4 * TOKENS || args.n % TILE_ROWS || args.k % W::UNIT_K || args.slices < 1 || blocks < 1) return false;
     const int units = args.k / W::UNIT_K / args.slices, tiles = args.n / TILE_ROWS / blocks;   // of the least block
     return args.phases >= 1 && args.phases <= units && args.windows >= 1 && args.windows <= tiles &&
-           (epilogue == Epilogue::PARTIAL || args.slices == 1);
+           (epilogue == Epilogue::PARTIAL || args.slices == 1) &&
+           (epilogue != Epilogue::ARGMAX || (tiles + 1) * TILE_ROWS <= MAX_NEAR_ROWS);
 }
 
 }  // namespace engine

@@ -34,6 +34,8 @@ class Epilogue(IntEnum):
     """bf16 [m, n]."""
     SWIGLU = 2
     """Rows g and g + 8 of a tile are gate and up: bf16 [m, n / 2]."""
+    ARGMAX = 3
+    """BF16, and the row of each token's largest value: int64 [m]."""
 
 
 @dataclass(frozen=True, slots=True)

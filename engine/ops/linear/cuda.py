@@ -16,8 +16,9 @@ from torch import Tensor
 from engine.kernels import library
 from engine.kernels.skinny import MAX_TOKENS, TILE_ROWS
 from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
+from engine.ops.sample import cuda as sample_cuda
 from engine.ops.w4a16 import pack as w4a16_pack
-from engine.ops.w4a16.cuda import w4a16, w4a16_partial, w4a16_swiglu
+from engine.ops.w4a16.cuda import w4a16, w4a16_argmax, w4a16_partial, w4a16_swiglu
 from engine.ops.w8a8 import pack as w8a8_pack
 from engine.ops.w8a8.cuda import w8a8, w8a8_partial
 from engine.weights.types import Fp8Weight, Nvfp4Weight, Weight, WeightError, fused_input_scale
@@ -146,6 +147,20 @@ def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
         out = w8a8_partial(x, weight.units, weight.row_scale, dependent=True).sum(0)
         return (out * token_scale).bfloat16()
     out = w8a8(x, weight.units, weight.row_scale, dependent=True)
+    return out
+
+
+def project_argmax(
+    x: Tensor, weight: Packed, scratch: Scratch, ids: Tensor, space: sample_cuda.ArgmaxWorkspace
+) -> Tensor:
+    """`project` of at most 32 rows; `ids`, int64 [m], become the columns of their largest values, the lowest of equals.
+
+    One launch for a W4A16 weight, the product's and argmax's own for others.
+    """
+    if isinstance(weight, W4A16):
+        return w4a16_argmax(x, weight.units, weight.row_scale, ids, space, dependent=True)
+    out = project(x, weight, scratch)
+    sample_cuda.argmax(out, ids, space, dependent=True)
     return out
 
 

@@ -1,8 +1,9 @@
 // Greedy ids from bf16 logits: the largest of each row, the lowest id among equals, without a pass back to the host.
 //
-// Bytes: 2 * vocab_size per row, read from the L2, where lm_head left them. A candidate is one 64-bit key, the ordered
-// bits of the value above the complement of its id, so that the maximum of keys is the answer and its order is no matter;
+// Bytes: 2 * vocab_size per row, read from the L2, where lm_head left them. Candidates are the keys of kernels/argmax.cuh;
 // blocks meet in one atomic per block, and the last one writes the id and clears key and counter for the next launch.
+// For logits of any origin: a W4A16 lm_head of up to 32 rows finds its ids in its own launch (kernels/skinny.cuh).
+#include "../../kernels/argmax.cuh"
 #include "../../kernels/async.cuh"
 #include "../../kernels/launch.cuh"
 #include "../../kernels/math.cuh"
@@ -12,16 +13,6 @@ namespace {
 
 constexpr int THREADS = 256;
 constexpr int PER_ACCESS = 8;   // bf16 in 16 bytes
-
-// Orders as floats do: a set sign flips all bits, a clear one only itself. -0 is made +0, its equal; NaN is the largest.
-__device__ __forceinline__ uint64_t key_of(uint32_t bits, int id) {
-    if (bits == 0x8000u) bits = 0;
-    if ((bits & 0x7FFFu) > 0x7F80u) bits = 0x7FFFu;
-    const uint32_t ordered = bits & 0x8000u ? ~bits & 0xFFFFu : bits | 0x8000u;
-    return uint64_t(ordered) << 32 | uint32_t(~id);
-}
-
-__device__ __forceinline__ uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 __global__ void __launch_bounds__(THREADS) argmax_kernel(const uint4* logits, int64_t* ids, unsigned long long* best, int* arrived, int vocab_size) {
     __shared__ uint64_t warp_best[THREADS / 32];
@@ -35,7 +26,7 @@ __global__ void __launch_bounds__(THREADS) argmax_kernel(const uint4* logits, in
         const uint32_t word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
         for (int j = 0; j < PER_ACCESS; j++)
-            mine = larger(mine, key_of(j % 2 ? word[j / 2] >> 16 : word[j / 2] & 0xFFFFu, i * PER_ACCESS + j));
+            mine = larger(mine, argmax_key(ordered_bf16(j % 2 ? word[j / 2] >> 16 : word[j / 2] & 0xFFFFu), i * PER_ACCESS + j));
     }
 #pragma unroll
     for (int offset = 16; offset; offset /= 2) mine = larger(mine, __shfl_xor_sync(~0u, mine, offset));
@@ -48,7 +39,7 @@ __global__ void __launch_bounds__(THREADS) argmax_kernel(const uint4* logits, in
     __threadfence();
     if (atomicAdd(arrived + row, 1) != int(gridDim.x) - 1) return;
     __threadfence();
-    ids[row] = int64_t(~uint32_t(atomicExch(best + row, 0ull)));
+    ids[row] = argmax_id(atomicExch(best + row, 0ull));
     arrived[row] = 0;
 }
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from engine.kernels import library
 from engine.kernels.skinny import TILE_ROWS, Epilogue, Plan, Unit, machine, plan
+from engine.ops.sample.cuda import ArgmaxWorkspace
 from engine.ops.w4a16.pack import UNIT_BYTES, UNIT_K
 
 UNIT = Unit(UNIT_K, UNIT_BYTES, 2, 16)
@@ -38,6 +39,38 @@ def run(
     n = weight.shape[0] * TILE_ROWS
     sizes = (m, n, k, cut.slices, cut.blocks, cut.phases, cut.windows, int(epilogue), int(dependent))
     library.call("engine_w4a16_skinny", x.device, weight, row_scale, x, out, *sizes)
+
+
+def run_argmax(
+    x: Tensor,
+    weight: Tensor,
+    row_scale: Tensor,
+    out: Tensor,
+    ids: Tensor,
+    space: ArgmaxWorkspace,
+    cut: Plan,
+    dependent: bool,
+) -> None:
+    """`run` with Epilogue.ARGMAX, which writes int64 ids [m] beside `out`."""
+    m, k = x.shape
+    if ids.dtype != torch.int64 or ids.shape != (m,) or space.best.numel() < m:
+        raise ValueError(f"w4a16: found ids {ids.dtype} {list(ids.shape)}; expected int64 [{m}] and as much workspace")
+    sizes = (m, weight.shape[0] * TILE_ROWS, k, cut.blocks, cut.phases, cut.windows, int(dependent))
+    tensors = (weight, row_scale, x, out, ids, space.best, space.arrived)
+    library.call("engine_w4a16_argmax", x.device, *tensors, *sizes)
+
+
+def w4a16_argmax(
+    x: Tensor, weight: Tensor, row_scale: Tensor, ids: Tensor, space: ArgmaxWorkspace, *, dependent: bool = False
+) -> Tensor:
+    """`w4a16`, and in `ids`, int64 [m], what `sample.cuda.argmax` finds in its output: the lowest row of a tie.
+
+    A plain function: what it is for is to write into the caller's tensors.
+    """
+    cut = plan_for(x, weight, Epilogue.ARGMAX)
+    out = x.new_empty(x.shape[0], weight.shape[0] * TILE_ROWS)
+    run_argmax(x, weight, row_scale, out, ids, space, cut, dependent)
+    return out
 
 
 @torch.library.custom_op("engine::w4a16", mutates_args=(), device_types="cuda")

@@ -47,7 +47,7 @@ struct W8A8 {
 extern "C" int engine_w8a8_skinny(const void* weight, const float* row_scale, const void* x, void* out, int m, int n, int k,
                                    int slices, int blocks, int phases, int windows, int epilogue, int dependent, void* stream) {
     using namespace engine;
-    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, phases, windows, 0};
+    const SkinnyArgs args{static_cast<const uint8_t*>(weight), row_scale, x, out, m, n, k, slices, phases, windows, 0, nullptr, nullptr, nullptr};
     if (!valid_skinny<W8A8>(args, blocks, Epilogue(epilogue))) return cudaErrorInvalidValue;
     switch (Epilogue(epilogue)) {
         case Epilogue::PARTIAL: return dispatch_skinny<W8A8, Epilogue::PARTIAL>(args, blocks, dependent, stream);
