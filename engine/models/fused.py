@@ -21,11 +21,10 @@ from engine.models.layers import Source
 from engine.models.step import Step
 from engine.ops import rope
 from engine.ops.attention import cuda as attention_cuda
-from engine.ops.linear.cuda import Scratch, pack, project, project_argmax
+from engine.ops.linear.cuda import Scratch, pack, project
 from engine.ops.moe.cuda import MAX_EXPERTS, MAX_SLOTS
 from engine.ops.norm.cuda import MAX_WIDTH
 from engine.ops.rope.cuda import HEAD_DIM, ROTARY_DIM
-from engine.ops.sample.cuda import ArgmaxWorkspace
 from engine.weights.loader import ModelWeights
 from engine.weights.quantization import Scheme
 
@@ -38,9 +37,9 @@ TOGETHER = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("in_proj_
 class DecoderLayer:
     """Mixer, then feed-forward, each behind its norm."""
 
-    def __init__(self, source: Source, index: int) -> None:
+    def __init__(self, source: Source, index: int, embedding: Tensor) -> None:
         name = f"layers.{index}"
-        self.input_layernorm = Norm(source, f"{name}.input_layernorm")
+        self.input_layernorm = Norm(source, f"{name}.input_layernorm", embedding if index == 0 else None)
         if source.config.layer_types[index] == "linear_attention":
             self.linear_attn = GatedDeltaNet(source, f"{name}.linear_attn")
         else:
@@ -51,7 +50,7 @@ class DecoderLayer:
     def __call__(
         self, parts: Tensor | None, residual: Tensor, step: Step, cache: AttentionCache | GdnCache, space: Space
     ) -> tuple[Tensor, Tensor]:
-        """(planes of the layer before, residual) -> the same of this one."""
+        """(planes of the layer before, residual) -> the same of this one. For the first: None and token ids."""
         match cache:
             case GdnCache():
                 parts, residual = self.linear_attn(self.input_layernorm, parts, residual, step, cache, space)
@@ -69,7 +68,7 @@ class FusedForCausalLM:
         self.dtype = source.dtype
         self.embed_tokens = source.weights.tensor("embed_tokens.weight")
         device = self.embed_tokens.device
-        self.layers = [DecoderLayer(source, i) for i in range(config.num_hidden_layers)]
+        self.layers = [DecoderLayer(source, i, self.embed_tokens) for i in range(config.num_hidden_layers)]
         self.grouped = ranges.grouped()
         self.norm = Norm(source, "norm")
         self.lm_head = pack(source.weights.linear("lm_head"))
@@ -84,7 +83,7 @@ class FusedForCausalLM:
 
     def forward(self, step: Step, caches: Caches) -> Tensor:
         """Run the step's tokens and update the caches -> hidden states after the final norm, [tokens, hidden]."""
-        residual = torch.nn.functional.embedding(step.token_ids, self.embed_tokens)
+        residual = step.token_ids
         parts: Tensor | None = None
         for layer, cache in self.grouped(zip(self.layers, caches.layers, strict=True)):
             parts, residual = layer(parts, residual, step, cache, self.space)
@@ -93,10 +92,6 @@ class FusedForCausalLM:
     def head(self, hidden: Tensor) -> Tensor:
         """bf16 [rows, hidden], at most 32 rows -> bf16 [rows, vocab_size]."""
         return project(hidden, self.lm_head, self.space.scratch)
-
-    def greedy(self, hidden: Tensor, ids: Tensor, space: ArgmaxWorkspace) -> Tensor:
-        """`head`, and the most probable id of each row in `ids`, int64 [rows]."""
-        return project_argmax(hidden, self.lm_head, self.space.scratch, ids, space)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> fp32 [rows, vocab_size]: bfloat16 logits, as in ops/lm_head."""

@@ -1,7 +1,8 @@
 """The dense model's layers as the kernels want them: projections merged, every norm with its addition and quantisation.
 
-Attribute names are those of layers.py. Between layers travel the fp32 planes that a sliced product left (or None before
-the first) and the residual stream: adding them up is part of the next norm.
+Attribute names are those of layers.py. Between layers travel the fp32 planes that a sliced product left and the
+residual stream: adding them up is part of the next norm. Before the first they are None and token ids, which its norm
+looks up.
 """
 
 from __future__ import annotations
@@ -50,9 +51,14 @@ def fp8(source: Source, *names: str) -> Fp8Weight:
 
 
 class Norm:
-    """Zero-centred RMSNorm: the checkpoint stores the scale minus one."""
+    """Zero-centred RMSNorm: the checkpoint stores the scale minus one.
 
-    def __init__(self, source: Source, name: str) -> None:
+    The first layer's has the `embedding` too, bf16 [vocab_size, hidden]: what `add` is given as the residual stream are
+    token ids there, int64 [tokens], and the rows that they name become the residual stream.
+    """
+
+    def __init__(self, source: Source, name: str, embedding: Tensor | None = None) -> None:
+        self.embedding = embedding
         self.scale = 1.0 + source.weights.tensor(f"{name}.weight").float()
         self.eps = source.config.rms_norm_eps
 
@@ -68,12 +74,13 @@ class Norm:
         """(what was asked for, the new residual). Without parts nothing is added and the launch waits its turn."""
         normed = add_norm(
             parts,
-            residual,
+            residual if self.embedding is None else self.embedding,
             self.scale,
             self.eps,
             want_out=want_out,
             input_scale=input_scale,
             small_weight=small_weight,
+            token_ids=None if self.embedding is None else residual,
             dependent=parts is not None,
         )
         return normed, residual if normed.residual is None else normed.residual

@@ -8,6 +8,7 @@ import torch
 from engine.ops import norm
 from engine.ops.linear.quantize import quantize_per_tensor
 from engine.ops.norm import cuda
+from tests.ops.embedded_norms import compare
 from tests.ops.poison import relative_error
 
 pytestmark = pytest.mark.gpu
@@ -57,6 +58,40 @@ def test_small_product(m, n, rows, cuda_generator):
     assert torch.equal(got.residual, new_residual)
     assert relative_error(got.out, expected) < 1e-3
     assert relative_error(got.small, got.out.double() @ weight.double().T) < 2.5e-3
+
+
+@pytest.mark.parametrize("m", [1, 4, 32, 33, 500])
+@pytest.mark.parametrize(("n", "rows"), [(5120, 0), (5120, 96), (2048, 64), (8, 0), (264, 3)])
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.usefixtures("poison")
+def test_rows_of_the_embedding(m, n, rows, quantised, cuda_generator):
+    """Bit for bit as over rows that torch looked up."""
+    compare(m, n, rows, 1000, cuda_generator, quantised=quantised)
+
+
+def test_rows_of_an_embedding_of_more_than_two_gib(cuda_generator):
+    """The 27B's has 248320 x 5120 values: the last row's offset does not fit in 31 bits."""
+    compare(3, 5120, 96, 248320, cuda_generator, quantised=True, ids=[248319, 209716, 0])
+
+
+def test_ids_written_by_the_launch_before(cuda_generator):
+    """As a step whose ids the one before left on the device; each replay of the graph reads them anew."""
+    table = torch.randn(512, 2048, device="cuda", generator=cuda_generator).bfloat16()
+    scale = torch.rand(2048, device="cuda", generator=cuda_generator) + 0.5
+    ids, kept = (torch.zeros(8, dtype=torch.int64, device="cuda") for _ in range(2))
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        cuda.add_norm(None, table, scale, EPS, token_ids=ids)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            ids.copy_(kept)
+            made = cuda.add_norm(None, table, scale, EPS, token_ids=ids)
+    for _ in range(50):
+        kept.copy_(torch.randint(0, 512, (8,), device="cuda", generator=cuda_generator))
+        graph.replay()
+        assert torch.equal(made.residual, table[kept])
+        assert torch.equal(made.out, cuda.add_norm(None, table[kept], scale, EPS).out)
 
 
 def test_shapes_outside_the_contract_are_named(cuda_generator):

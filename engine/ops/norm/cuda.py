@@ -22,7 +22,7 @@ class Normed:
     """What was asked for; None otherwise."""
 
     residual: Tensor | None
-    """bf16 [m, n]: residual + x. None without planes: it is then the argument itself."""
+    """bf16 [m, n]: residual + x, or rows of the embedding. None without planes and ids: then it is the argument."""
     out: Tensor | None
     """bf16 [m, n]."""
     quantised: Tensor | None
@@ -40,23 +40,27 @@ def add_norm(
     want_out: bool = True,
     input_scale: Tensor | None = None,
     small_weight: Tensor | None = None,
+    token_ids: Tensor | None = None,
     dependent: bool = False,
 ) -> Normed:
     """planes fp32 [slices, m, n] or None, residual bf16 [m, n], scale fp32 [n] (1 + weight).
 
+    token_ids int64 [m], read after the predecessor has ended: `residual` is then the embedding, bf16 [vocab_size, n],
+    and its rows of these ids are normed. No planes then; an id outside of the embedding is not noticed here.
     input_scale fp32 []: quantise too. small_weight bf16 [rows, n]: multiply too. ValueError for other shapes or dtypes.
     """
-    m, n, slices = _sizes(planes, residual, scale)
+    m, n, slices = _sizes(planes, residual, scale, token_ids)
     rows = 0 if small_weight is None else small_weight.shape[0]
     result = Normed(
-        residual=None if planes is None else torch.empty_like(residual),
-        out=torch.empty_like(residual) if want_out else None,
-        quantised=None if input_scale is None else torch.empty_like(residual, dtype=torch.float8_e4m3fn),
+        residual=None if planes is None and token_ids is None else residual.new_empty(m, n),
+        out=residual.new_empty(m, n) if want_out else None,
+        quantised=None if input_scale is None else residual.new_empty(m, n, dtype=torch.float8_e4m3fn),
         small=residual.new_empty(m, rows) if rows else None,
     )
     tensors = (
         planes,
         residual,
+        token_ids,
         result.residual,
         scale,
         result.out,
@@ -110,9 +114,19 @@ def add_norm_route(
     return normed, made
 
 
-def _sizes(planes: Tensor | None, residual: Tensor, scale: Tensor) -> tuple[int, int, int]:
+def _sizes(
+    planes: Tensor | None, residual: Tensor, scale: Tensor, token_ids: Tensor | None = None
+) -> tuple[int, int, int]:
     """(m, n, slices)."""
     m, n = residual.shape
+    if token_ids is not None:
+        if token_ids.dtype != torch.int64 or token_ids.dim() != 1 or not token_ids.is_contiguous():
+            raise ValueError(
+                f"add_norm: found token ids {token_ids.dtype} {list(token_ids.shape)}; expected contiguous int64 [m]"
+            )
+        if planes is not None:
+            raise ValueError("add_norm: found token ids and planes; expected one of them")
+        m = token_ids.shape[0]
     if n % 8 or n > MAX_WIDTH or (planes is not None and planes.shape[1:] != (m, n)):
         found = None if planes is None else list(planes.shape)
         raise ValueError(

@@ -27,7 +27,7 @@ from engine.weights.types import E2M1_VALUES
 
 def install(patch: pytest.MonkeyPatch) -> None:
     """Replace every launch; what is left over would fail for want of a CUDA device."""
-    for name in ("w4a16", "w4a16_argmax", "w4a16_partial", "w4a16_swiglu", "w8a8", "w8a8_partial"):
+    for name in ("w4a16", "w4a16_partial", "w4a16_swiglu", "w8a8", "w8a8_partial"):
         patch.setattr(linear_cuda, name, globals()[name])
     patch.setattr(linear_cuda.library, "call", call)
     patch.setattr(moe_cuda, "machine", lambda _: Machine(multiprocessors=132, max_shared_bytes=227 * 1024))
@@ -60,12 +60,6 @@ def four_bit(units: Tensor, row_scale: Tensor) -> Tensor:
 def w4a16(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
     assert dependent
     return (x.float() @ four_bit(units, row_scale).T).bfloat16()
-
-
-def w4a16_argmax(x: Tensor, units: Tensor, row_scale: Tensor, ids: Tensor, _space: None, *, dependent: bool) -> Tensor:
-    logits = w4a16(x, units, row_scale, dependent=dependent)
-    argmax(logits, ids, _space, dependent=dependent)
-    return logits
 
 
 def w4a16_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
@@ -151,13 +145,16 @@ def add_norm(
     want_out: bool,
     input_scale: Tensor | None,
     small_weight: Tensor | None,
+    token_ids: Tensor | None = None,
     dependent: bool,
 ) -> Normed:
     assert dependent == (planes is not None), "only the first norm of a step follows what writes the step's inputs"
-    added = residual if planes is None else residual + planes.sum(0).bfloat16()
+    assert (token_ids is None) == (planes is not None), "it alone looks rows of the embedding up"
+    before = residual if token_ids is None else F.embedding(token_ids, residual)
+    added = before if planes is None else before + planes.sum(0).bfloat16()
     out = norm.rms_norm(added, scale, eps)
     return Normed(
-        residual=None if planes is None else added,
+        residual=None if planes is None and token_ids is None else added,
         out=out if want_out else None,
         quantised=None if input_scale is None else e4m3(out, input_scale),
         small=None if small_weight is None else F.linear(out.float(), small_weight.float()).bfloat16(),
