@@ -66,7 +66,7 @@ def sizes(headers: Headers) -> Sizes:
         conv, value = 2 * hk * dk + hv * dv, hv * dv
         kept = _count(text, "linear_conv_kernel_dim") - 1
         gdn = {"gdn_layers": linear, "conv_kept": conv * kept, "state": hv * dv * dk}
-        # Before and after the convolution; z, w, u, v of a chunk, its output; a state every 64 tokens.
+        # Before and after the convolution; z, u, v of a chunk, its output; w, per value head; a state every 64 tokens.
         widths.append(2 * conv + 4 * value + hv * dk + hv * dv * dk // 64)
     return Sizes(
         hidden=hidden,

@@ -140,7 +140,7 @@ class Rules:
         self.section = section
         listed = section.get("quantized_layers")
         self.exact = {canonical(k): v for k, v in listed.items()} if isinstance(listed, dict) else {}
-        ignored = section.get("ignore") or section.get("exclude_modules")
+        ignored = section.get("ignore") or section.get("exclude_modules") or section.get("modules_to_not_convert")
         self.ignored = tuple(map(str, ignored)) if isinstance(ignored, list) else ()
         groups = section.get("config_groups")
         self.groups = tuple(g for g in groups.values() if isinstance(g, dict)) if isinstance(groups, dict) else ()
@@ -148,8 +148,9 @@ class Rules:
         self._patterns = [_pattern(one) for one in self.ignored if "*" in one or one.startswith("re:")]
 
     def of(self, name: str) -> Declared | None:
-        """By the name in the file. None: there is no configuration."""
-        if not self.section:
+        """By the name in the file. None: there is no configuration, or one of a kind that is not known here."""
+        algorithm = self.section.get("quant_algo")
+        if not (self.exact or self.groups or algorithm or self.section.get("quant_method") == "fp8"):
             return None
         short = canonical(name)
         if self._names.intersection(_parents(short)):
@@ -164,13 +165,14 @@ class Rules:
             return Declared("")
         if self.groups:
             return next(filter(None, (_group(group, name) for group in self.groups)), Declared(""))
-        algorithm = self.section.get("quant_algo")
-        return _modelopt(algorithm) if algorithm and _is_linear(short) else Declared("")
+        if not _is_linear(short):
+            return Declared("")
+        return _modelopt(algorithm) if algorithm else Declared("FP8", 8)
 
 
 def _is_linear(short: str) -> bool:
-    """What one algorithm for all means: linear layers, and lm_head only where it is not left out by name."""
-    return short.rpartition(".")[2] == "lm_head" or short.endswith("_proj") or ".in_proj_" in short
+    """What one algorithm for all, or the target Linear, means: every matrix but those that are looked up or slid."""
+    return "embed" not in short and "conv" not in short
 
 
 def _modelopt(algorithm: object) -> Declared:

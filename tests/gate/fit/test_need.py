@@ -172,6 +172,50 @@ def test_a_model_of_attention_alone_has_no_state_and_defaults_of_its_own() -> No
         assert caches(server, model, Limits(context=17, max_num_seqs=1, kv_bytes=2)) == (4 * 32 * 256, 0, 16)
 
 
+def test_the_estimate_is_the_widest_layers_outputs_and_logits(dense: Headers) -> None:
+    """27B: a GDN layer's outputs (63,488) are more than its MLP's three of 17,408."""
+    model = sizes(dense)
+    assert model.widest == 2 * 10_240 + 4 * 6_144 + 48 * 128 + 48 * 128 * 128 // 64
+    limits = Limits(context=1, max_num_seqs=7, kv_bytes=1, batched_tokens=100, overhead_bytes=5)
+    for server, scratch in (("engine", HELD.scratch), ("vllm", 0)):
+        made = need(server, model, HELD, limits)  # type: ignore[arg-type]
+        assert made.activations == 100 * (2 * 5120 + 63_488) * 2 + 7 * 248_320 * 6
+        assert (made.scratch, made.overhead) == (scratch, 5)
+    assert need("engine", model, HELD, limits).weights - need("vllm", model, HELD, limits).weights == HELD.row_scales
+
+
+@pytest.mark.parametrize(
+    ("change", "widest"),
+    [
+        ({}, 3 * 128),
+        ({"intermediate_size": 8}, 64 + 2 * 64 + 64),
+        ({"intermediate_size": 8, "attn_output_gate": True}, 2 * 64 + 2 * 64 + 64),
+        ({"intermediate_size": 8, "num_key_value_heads": 1, "head_dim": 32}, 4 * 32 + 2 * 32 + 4 * 32),
+        ({"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 32}, 4 * (3 * 32 + 64) + 16),
+        (
+            {
+                "num_experts": 16,
+                "num_experts_per_tok": 4,
+                "moe_intermediate_size": 32,
+                "shared_expert_intermediate_size": 10,
+            },
+            4 * (3 * 32 + 64) + 16 + 30,
+        ),
+    ],
+)
+def test_the_widest_layer(change: dict[str, Any], widest: int) -> None:
+    assert sizes(text(**change)).widest == widest
+
+
+def test_weights_by_family_and_joined_scratch(mixture: Headers) -> None:
+    """Experts are many and small: the scratch is the joined attention projection's, FP8 as it is."""
+    held = weights(modules(mixture))
+    assert held.scratch == max((8192 + 2 * 512) * 2048, (8192 + 4096) * 2048)
+    rows = sum(one.shape[0] for one in modules(mixture).values() if one.family in ("NVFP4", "FP8"))
+    assert held.row_scales == 4 * rows
+    assert held.left_alone == {}
+
+
 def test_a_pattern_stands_for_a_list_of_layers() -> None:
     names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
     model = sizes(text(full_attention_interval=4, linear_conv_kernel_dim=4, **dict.fromkeys(names, 2)))

@@ -120,6 +120,9 @@ def test_a_configuration_of_other_tensors_is_noticed(section: dict[str, Any], sp
             Declared("NVFP4", 4),
         ),
         ({"quantized_layers": {"lm_head": {"quant_algo": "FP8"}}}, LAYER, Declared("")),
+        ({"quant_method": "fp8"}, LAYER, Declared("FP8", 8)),
+        ({"quant_method": "fp8", "modules_to_not_convert": [LAYER]}, LAYER, Declared("")),
+        ({"quant_method": "awq", "bits": 4}, LAYER, None),
         (
             {"config_groups": {"g": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int"}}}},
             LAYER,
