@@ -21,10 +21,11 @@ from engine.models.layers import Source
 from engine.models.step import Step
 from engine.ops import rope
 from engine.ops.attention import cuda as attention_cuda
-from engine.ops.linear.cuda import Scratch, pack, project
+from engine.ops.linear.cuda import Scratch, pack, project, project_argmax
 from engine.ops.moe.cuda import MAX_EXPERTS, MAX_SLOTS
 from engine.ops.norm.cuda import MAX_WIDTH
 from engine.ops.rope.cuda import HEAD_DIM, ROTARY_DIM
+from engine.ops.sample.cuda import ArgmaxWorkspace
 from engine.weights.loader import ModelWeights
 from engine.weights.quantization import Scheme
 
@@ -92,6 +93,10 @@ class FusedForCausalLM:
     def head(self, hidden: Tensor) -> Tensor:
         """bf16 [rows, hidden], at most 32 rows -> bf16 [rows, vocab_size]."""
         return project(hidden, self.lm_head, self.space.scratch)
+
+    def greedy(self, hidden: Tensor, ids: Tensor, space: ArgmaxWorkspace) -> Tensor:
+        """`head`, and the most probable id of each row in `ids`, int64 [rows]."""
+        return project_argmax(hidden, self.lm_head, self.space.scratch, ids, space)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden] -> fp32 [rows, vocab_size]: bfloat16 logits, as in ops/lm_head."""

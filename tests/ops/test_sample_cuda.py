@@ -36,6 +36,12 @@ def test_ties_go_to_the_lowest_id(value):
     assert run(logits).tolist() == expected
 
 
+def test_nan_is_above_every_number():
+    logits = torch.full((1, 5000), float("inf"), device="cuda", dtype=torch.bfloat16)
+    logits[0, [4999, 4200]] = float("nan")
+    assert run(logits).tolist() == [4200]
+
+
 def test_both_zeros_are_equal():
     logits = torch.full((1, 64), -1.0, device="cuda", dtype=torch.bfloat16)
     logits[0, 5], logits[0, 6] = -0.0, 0.0

@@ -7,8 +7,10 @@ import torch
 
 from engine.kernels.library import KernelError
 from engine.kernels.skinny import Epilogue, Plan
+from engine.ops.sample import cuda as sample_cuda
 from engine.ops.w4a16 import cuda, pack
 from engine.weights.types import Nvfp4Weight
+from tests.ops import argmax_products
 from tests.ops.poison import product_error, relative_error
 
 pytestmark = pytest.mark.gpu
@@ -136,3 +138,50 @@ def test_operands_that_do_not_fit_are_named(cuda_generator):
         cuda.w4a16(x[:, :256].contiguous(), units, weight.row_scale)
     with pytest.raises(ValueError, match="found m 33"):
         cuda.w4a16(make_x(33, 512, cuda_generator), units, weight.row_scale)
+
+
+VOCABULARY = 248320
+
+
+def argmax(weight, x, launches=1):
+    """The launch over poisoned ids -> (logits, ids, logits of the product alone); a clean workspace behind each."""
+    units, ids = pack.pack(weight.packed, weight.block_scale), torch.full((len(x),), -1, device="cuda")
+    space = sample_cuda.workspace(32, x.device)
+    for _ in range(launches):
+        logits = cuda.w4a16_argmax(x, units, weight.row_scale, ids.fill_(-1), space)
+        assert argmax_products.clean(space)
+    return logits, ids, cuda.w4a16(x, units, weight.row_scale)
+
+
+@pytest.mark.parametrize("kind", argmax_products.KINDS)
+@pytest.mark.parametrize("n", [16, 272, 5120, VOCABULARY])
+@pytest.mark.parametrize("m", [1, 8, 9, 17, 32])
+@pytest.mark.usefixtures("poison")
+def test_argmax(m, n, kind, cuda_generator):
+    weight, x = argmax_products.make(kind, m, n, 512, cuda_generator)
+    argmax_products.check(*argmax(weight, x))
+
+
+@pytest.mark.parametrize("m", range(1, 33))
+@pytest.mark.usefixtures("poison")
+def test_argmax_of_every_batch(m, cuda_generator):
+    """The 27B's hidden size: from some batch on in phases and windows."""
+    weight, x = argmax_products.make("five rows" if m % 2 else "random", m, 20480, 5120, cuda_generator)
+    argmax_products.check(*argmax(weight, x))
+
+
+def test_argmax_launch_after_launch_in_a_graph(cuda_generator):
+    """Dependent launches over one workspace, replayed: blocks arrive in another order each time."""
+    weight, x = argmax_products.make("five rows", 32, VOCABULARY, 512, cuda_generator)
+    _, first, plain = argmax(weight, x, launches=3)
+    units, space = pack.pack(weight.packed, weight.block_scale), sample_cuda.workspace(32, x.device)
+    ids, graph = torch.full((20, 32), -1, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = [cuda.w4a16_argmax(x, units, weight.row_scale, ids[i], space, dependent=i > 0) for i in range(20)]
+    for _ in range(10):
+        ids.fill_(-1)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert bool((ids == first).all())
+        assert torch.equal(made[-1].view(torch.int16), plain.view(torch.int16))
+    assert argmax_products.clean(space)

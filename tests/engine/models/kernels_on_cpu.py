@@ -27,7 +27,7 @@ from engine.weights.types import E2M1_VALUES
 
 def install(patch: pytest.MonkeyPatch) -> None:
     """Replace every launch; what is left over would fail for want of a CUDA device."""
-    for name in ("w4a16", "w4a16_partial", "w4a16_swiglu", "w8a8", "w8a8_partial"):
+    for name in ("w4a16", "w4a16_argmax", "w4a16_partial", "w4a16_swiglu", "w8a8", "w8a8_partial"):
         patch.setattr(linear_cuda, name, globals()[name])
     patch.setattr(linear_cuda.library, "call", call)
     patch.setattr(moe_cuda, "machine", lambda _: Machine(multiprocessors=132, max_shared_bytes=227 * 1024))
@@ -60,6 +60,12 @@ def four_bit(units: Tensor, row_scale: Tensor) -> Tensor:
 def w4a16(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
     assert dependent
     return (x.float() @ four_bit(units, row_scale).T).bfloat16()
+
+
+def w4a16_argmax(x: Tensor, units: Tensor, row_scale: Tensor, ids: Tensor, _space: None, *, dependent: bool) -> Tensor:
+    logits = w4a16(x, units, row_scale, dependent=dependent)
+    argmax(logits, ids, _space, dependent=dependent)
+    return logits
 
 
 def w4a16_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
