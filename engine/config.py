@@ -24,8 +24,10 @@ class SchedulerConfig:
 
     max_num_seqs: int = 32
     """Requests running at once; also the number of recurrent-state slots."""
-    max_num_batched_tokens: int = 2048
-    """Token budget of one step, decode tokens first, the rest for prefill chunks."""
+    max_num_batched_tokens: int = 16384
+    """Token budget of one step, decode tokens first, the rest for prefill chunks. Prompts that arrive together are best
+    run together: sequences that already decode wait through every step of prefill, and a step writes each weight out in
+    row order once, whatever it holds. The price is the longest wait between two tokens: that of the largest step."""
     max_model_len: int = 4096
     """Prompt plus output tokens of one request."""
     max_waiting: int = 1024

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 from safetensors import SafetensorError
 
-from engine.batch import Batch, Segment
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig
@@ -21,11 +20,12 @@ from engine.errors import PreconditionError, UsageError
 from engine.loop import EngineLoop
 from engine.manifest import manifest
 from engine.ranges import annotated
-from engine.request import RANGES, SamplingParams
+from engine.request import RANGES
 from engine.scheduler import Scheduler
 from engine.server.service import ModelInfo
 from engine.server.template import ChatTemplate
 from engine.server.tokenizer import Tokenizer
+from engine.server.warmup import warm_up
 
 if TYPE_CHECKING:
     from engine.runner import LoadedRunner
@@ -115,24 +115,6 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
         raise PreconditionError(f"cannot load {config.model.path}: {type(error).__name__}: {_line(error)}") from error
 
 
-WARM_UP_TOKENS = 64
-"""More than the kernels that stream weights take at once, so that the libraries behind them are set up too."""
-
-
-def warm_up(runner: LoadedRunner, block_tokens: int) -> None:
-    """One prefill and one decode step before the server calls itself ready: what cannot run fails now, and no client
-    waits for what is set up on first use. Past the scheduler, so counters start at 0; all blocks and slots are free."""
-    params = SamplingParams(max_tokens=2, temperature=0.0)
-    room = min(WARM_UP_TOKENS, runner.max_model_len, runner.num_blocks * block_tokens)
-    blocks = tuple(range(-(-room // block_tokens)))
-    prompt = (0,) * max(1, room - 1)
-    first = Segment("warm-up", prompt, 0, blocks, 0, zero_state=True, sample=True, params=params, prompt_ids=prompt)
-    token = runner.run(Batch(0, (first,))).sampled[0].token_id
-    if token is not None and len(prompt) < room:
-        after = Segment("warm-up", (token,), len(prompt), blocks, 0, zero_state=False, sample=True, params=params)
-        runner.run(Batch(0, (replace(after, prompt_ids=prompt, output_ids=(token,)),)))
-
-
 def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) -> Loaded:
     """Reads the weights, allocates the caches, starts the loop. Raises PreconditionError in one line."""
     runner = load_runner(config)
@@ -140,7 +122,7 @@ def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) ->
     config = replace(config, scheduler=replace(config.scheduler, max_model_len=max_model_len))
     blocks = BlockPool(runner.num_blocks, config.cache.block_tokens)
     scheduler = Scheduler(config, blocks, StatePool(config.scheduler.max_num_seqs))
-    warm_up(runner, config.cache.block_tokens)
+    _warm_up(config, runner)
     details = dict(runner.info())
     loop = EngineLoop(scheduler, annotated(runner))
     loop.start()
@@ -153,6 +135,19 @@ def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) ->
         sampling_defaults=sampling_defaults,
     )
     return Loaded(loop, info, manifest({name: value for name, value in details.items() if name not in SIZES}))
+
+
+def _warm_up(config: EngineConfig, runner: LoadedRunner) -> None:
+    import torch
+
+    try:
+        warm_up(runner, config.scheduler, config.cache.block_tokens)
+    except torch.OutOfMemoryError as error:
+        tokens = config.scheduler.max_num_batched_tokens
+        raise PreconditionError(
+            f"not enough memory for a step of {tokens} tokens beside {config.model.path} and its caches: "
+            f"{_line(error)}; lower --max-num-batched-tokens or --num-blocks"
+        ) from error
 
 
 def _context(runner: LoadedRunner, block_tokens: int) -> int:

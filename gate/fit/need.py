@@ -46,7 +46,7 @@ class Limits(Row):
     max_num_seqs: int
     kv_bytes: int
     """Of one number in the KV cache."""
-    batched_tokens: int = 2048
+    batched_tokens: int = 16384
     """Of a prefill step."""
     overhead_bytes: int = OVERHEAD_BYTES
 

@@ -16,6 +16,7 @@ from engine.models.fused import FusedForCausalLM, obstacle
 from engine.models.layers import Source
 from engine.models.qwen3_5 import Qwen3_5ForCausalLM
 from engine.ops.linear import Budget
+from engine.ops.linear import cuda as linear_cuda
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
@@ -198,6 +199,11 @@ def test_the_kernels_take_this_model(weights):
 def test_prefill(pair, lengths):
     sequences = sorted((Sequence(10 + i, n, i) for i, n in enumerate(lengths)), key=lambda s: len(s.ids) > 1)
     assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
+
+
+def test_a_step_too_large_for_one_slice_of_swiglu(pair, monkeypatch):
+    monkeypatch.setattr(linear_cuda, "SWIGLU_TOKENS", 48)
+    assert error(pair, [(Sequence(18, 130, 2), 130)]) < pair[2].logit_error
 
 
 def test_decode_by_graphs_with_joins_and_leaves(pair):

@@ -16,7 +16,7 @@ from engine.errors import PreconditionError, UsageError
 from engine.kernels.build import BuildError
 from engine.request import FinishReason, Request, SamplingParams
 from engine.server.errors import ApiError
-from engine.server.loading import check_folder, check_limits, load_engine, load_runner, load_text_side, warm_up
+from engine.server.loading import check_folder, check_limits, load_engine, load_runner, load_text_side
 
 
 def test_a_folder_without_a_checkpoint(tmp_path):
@@ -146,13 +146,6 @@ def test_a_step_too_small_for_its_batch_is_a_usage_error():
     )
     with pytest.raises(UsageError, match="31 is below --max-num-seqs 32"):
         check_limits(config)
-
-
-@pytest.mark.parametrize(("block_tokens", "max_model_len"), [(1, 8), (2, 8), (16, 64), (16, 4), (16, 1)])
-def test_warm_up_fits_the_blocks_and_the_context(tiny_bf16_checkpoint, block_tokens, max_model_len):
-    model, limits = ModelConfig(tiny_bf16_checkpoint, device="cpu"), SchedulerConfig(max_model_len=max_model_len)
-    loaded = load_runner(EngineConfig(model, CacheConfig(block_tokens, num_blocks=1), limits))
-    warm_up(loaded, block_tokens)
 
 
 @pytest.mark.parametrize(("num_blocks", "context"), [(2, 33), (3, 49), (4, 64), (9, 64)])

@@ -120,7 +120,7 @@ def test_a_recipe_gives_the_limits_and_the_command_line_changes_them(
 
 def test_more_batched_tokens_and_another_overhead_count(gate: Run, tiny: Path) -> None:
     base = asked(gate, "--model", tiny, "--overhead", "0MB")["servers"][0]["need"]
-    more = asked(gate, "--model", tiny, "--max-num-batched-tokens", 4096, "--overhead", "2GB")["servers"][0]["need"]
+    more = asked(gate, "--model", tiny, "--max-num-batched-tokens", 32768, "--overhead", "2GB")["servers"][0]["need"]
     assert (base["overhead"], more["overhead"]) == (0, 2 * 10**9)
     assert more["activations"] > base["activations"]
 
