@@ -24,7 +24,7 @@ def inputs(
     residual = torch.randn(m, n, **like).bfloat16()
     scale = torch.rand(n, **like) + 0.5
     router = torch.randn(experts + 1, n, **like) * 2 / n**0.5
-    planes[:, :, 0], residual[:, 0], router[:, 0] = 0, 4 * n**0.5, 0
+    planes[:, :, 0], residual[:, 0], scale[0], router[:, 0] = 0, 4 * n**0.5, 1, 0
     far = 60 / n**0.5
     match kind:
         case "equal":
