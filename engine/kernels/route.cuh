@@ -5,13 +5,14 @@
 
 namespace engine {
 
-constexpr int MAX_ROUTED = 32;            // tokens of one routing, and pairs of one entry
+constexpr int MAX_ROUTED = 32;            // tokens of one routing
+constexpr int ENTRY_PAIRS = 8;            // of one entry at most: what one mma takes, so that all entries cost the same
 constexpr int MAX_EXPERTS = 256;          // routed ones; the shared one comes on top
 constexpr int MAX_SLOTS = 16;             // experts of a token, the shared one included
 
 struct RouteArgs {
     const bf16* logits;   // [m][experts + 1]; the last is the shared expert's gate
-    int4* entries;        // [up to m * slots] {expert, first, count, 0}
+    int4* entries;        // [up to m * slots] {expert, first, count, 0}, an expert's one after the other
     int* entry_count;     // [1]
     int* pairs;           // [m * slots]
     float* weights;       // [m * slots], by pair
@@ -98,7 +99,7 @@ __device__ __forceinline__ void route(const RouteArgs& args, RouteShared& shared
     const int expert = threadIdx.x;
     unsigned tokens = expert <= args.experts ? shared.tokens_of[expert] : 0;
     const int count = __popc(tokens);
-    int2 until = make_int2(count, count > 0);   // sums of this and all lanes before
+    int2 until = make_int2(count, (count + ENTRY_PAIRS - 1) / ENTRY_PAIRS);   // sums of this and all lanes before
 #pragma unroll
     for (int offset = 1; offset < 32; offset *= 2) {
         const int pairs = __shfl_up_sync(~0u, until.x, offset), entries = __shfl_up_sync(~0u, until.y, offset);
@@ -108,8 +109,9 @@ __device__ __forceinline__ void route(const RouteArgs& args, RouteShared& shared
     __syncthreads();
     for (int w = 0; w < warp; w++) until.x += shared.warp_totals[w].x, until.y += shared.warp_totals[w].y;
     if (count > 0) {
-        int next = until.x - count;
-        args.entries[until.y - 1] = make_int4(expert, next, count, 0);
+        int next = until.x - count, entry = until.y - (count + ENTRY_PAIRS - 1) / ENTRY_PAIRS;
+        for (int done = 0; done < count; done += ENTRY_PAIRS)
+            args.entries[entry++] = make_int4(expert, next + done, count - done < ENTRY_PAIRS ? count - done : ENTRY_PAIRS, 0);
         for (; tokens; tokens &= tokens - 1) {
             const int token = __ffs(int(tokens)) - 1;
             args.pairs[next++] = token * args.slots + shared.slot_of[token][expert];

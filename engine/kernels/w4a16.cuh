@@ -32,6 +32,14 @@ struct W4A16 {
         return __byte_perm(bytes, 0, 0x4040 | index | index << 8) * 16u + 0x70007000u;
     }
 
+    // 16 columns of 16 rows from this lane's codes of them and the scales of its two rows.
+    static __device__ __forceinline__ void operand(uint32_t w, uint32_t low, uint32_t high, uint32_t (&a)[4]) {
+        a[0] = multiply_bf16x2(w & 0x81C081C0u, low);
+        a[1] = multiply_bf16x2((w << 3) & 0x81C081C0u, high);
+        a[2] = multiply_bf16x2(((w << 6) & 0x01C001C0u) | ((w << 1) & 0x80008000u), low);
+        a[3] = multiply_bf16x2(((w >> 3) & 0x01C001C0u) | ((w << 2) & 0x80008000u), high);
+    }
+
     template <int CHAINS, int MT>
     static __device__ __forceinline__ void multiply(const uint8_t* unit, const uint8_t* x, const int (&token_row)[MT], int lane,
                                                     float (&sums)[CHAINS][MT][LANE_SUMS]) {
@@ -51,17 +59,33 @@ struct W4A16 {
                     tokens[i][j] = *reinterpret_cast<const uint4*>(columns + token_row[i] + part * 128 + j * 16);
 #pragma unroll
             for (int step = 0; step < 4; step++) {
-                const uint32_t w = words[step];
                 uint32_t a[4];
-                a[0] = multiply_bf16x2(w & 0x81C081C0u, low);
-                a[1] = multiply_bf16x2((w << 3) & 0x81C081C0u, high);
-                a[2] = multiply_bf16x2(((w << 6) & 0x01C001C0u) | ((w << 1) & 0x80008000u), low);
-                a[3] = multiply_bf16x2(((w >> 3) & 0x01C001C0u) | ((w << 2) & 0x80008000u), high);
+                operand(words[step], low, high, a);
 #pragma unroll
                 for (int i = 0; i < MT; i++) {
                     const uint4 t = tokens[i][step / 2];
                     mma_bf16(sums[step % CHAINS][i], a, step % 2 ? t.z : t.x, step % 2 ? t.w : t.y);
                 }
+            }
+        }
+    }
+
+    // The same for one group of tokens whose columns are in registers: tokens[part][j] what `multiply` reads for them.
+    template <int CHAINS>
+    static __device__ __forceinline__ void multiply_loaded(const uint8_t* unit, const uint4 (&tokens)[4][2], int lane, float (&sums)[CHAINS][LANE_SUMS]) {
+        const uint2 scales = reinterpret_cast<const uint2*>(unit + 2048)[lane];
+#pragma unroll
+        for (int part = 0; part < 4; part++) {
+            const uint4 codes = reinterpret_cast<const uint4*>(unit)[part * 32 + lane];
+            const uint32_t pair = part < 2 ? scales.x : scales.y;
+            const uint32_t low = scale(pair, part % 2 * 2), high = scale(pair, part % 2 * 2 + 1);
+            const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+#pragma unroll
+            for (int step = 0; step < 4; step++) {
+                uint32_t a[4];
+                operand(words[step], low, high, a);
+                const uint4 t = tokens[part][step / 2];
+                mma_bf16(sums[step % CHAINS], a, step % 2 ? t.z : t.x, step % 2 ? t.w : t.y);
             }
         }
     }

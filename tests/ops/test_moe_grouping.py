@@ -44,7 +44,7 @@ def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
 
 
 def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
-    """Every pair once, sorted by expert and token; each entry one expert's next 1 to 32 pairs; weights by pair."""
+    """Every pair once, sorted by expert and token; each entry one expert's next 1 to 8 pairs; weights by pair."""
     tokens, experts = logits.shape[0], logits.shape[1] - 1
     slots = top_k + 1
     weights, ids = route(logits[:, :experts].cpu(), top_k)
@@ -55,14 +55,14 @@ def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
     listed = []
     entries = made.entries.cpu()[: int(made.count)].tolist()
     for expert, first, count, zero in entries:
-        assert 1 <= count <= cuda.MAX_ROUTED
+        assert 1 <= count <= cuda.ENTRY_PAIRS
         assert zero == 0
         assert first == len(listed)
         listed += pairs[first : first + count]
         assert all(expert_of[p] == expert for p in pairs[first : first + count])
     assert listed == pairs
     full = [count for (expert, _, count, _), after in itertools.pairwise(entries) if after[0] == expert]
-    assert all(count == cuda.MAX_ROUTED for count in full), "only an expert's last entry may be short"
+    assert all(count == cuda.ENTRY_PAIRS for count in full), "only an expert's last entry may be short"
     by_pair = made.weights.cpu().view(tokens, slots)
     assert torch.allclose(by_pair[:, :top_k], weights, rtol=1e-6, atol=0)
     assert torch.allclose(by_pair[:, top_k], logits[:, experts].cpu().float().sigmoid(), rtol=1e-6, atol=0)
@@ -90,7 +90,7 @@ def test_all_tokens_to_one_expert(tokens: int) -> None:
     logits = logits_for("alike", tokens, 256, 3)
     made = cuda.routing_by_sort(logits, 8)
     check(made, logits, 8)
-    assert int(made.count) == 9 * -(-tokens // 32)
+    assert int(made.count) == 9 * -(-tokens // cuda.ENTRY_PAIRS)
 
 
 @pytest.mark.parametrize("kind", KINDS + SUBTLE)

@@ -18,7 +18,9 @@ from engine.ops.w4a16 import pack as w4a16_pack
 from engine.weights.types import Nvfp4Weight
 
 MAX_ROUTED = 32
-"""Tokens of one routing launch, and pairs of one entry."""
+"""Tokens of one routing launch."""
+ENTRY_PAIRS = 8
+"""Of one entry at most: what one mma takes, so that all entries cost the same."""
 MAX_EXPERTS, MAX_SLOTS = 256, 16
 
 
@@ -29,7 +31,7 @@ class Routing:
     slots: int
     """Experts of a token, the shared one included."""
     entries: Tensor
-    """int32 [most entries, 4]: expert, first of its pairs, how many (1 to 32), 0. Those from `count` on are rubbish."""
+    """int32 [most entries, 4]: expert, first of its pairs, how many (1 to 8), 0. Those from `count` on are rubbish."""
     count: Tensor
     """int32 [1]: entries in use."""
     pairs: Tensor
@@ -116,7 +118,7 @@ def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
 
 
 def routing_by_sort(logits: Tensor, top_k: int) -> Routing:
-    """The same by torch, for any number of tokens: an expert with more than 32 has several entries."""
+    """The same by torch, for any number of tokens: an expert with more than 8 has several entries."""
     tokens, experts = logits.shape[0], logits.shape[1] - 1
     slots, device = top_k + 1, logits.device
     weights, ids = route(logits[:, :experts], top_k)
@@ -127,12 +129,12 @@ def routing_by_sort(logits: Tensor, top_k: int) -> Routing:
     counts.scatter_add_(0, by_pair, torch.ones_like(by_pair))
     first = counts.cumsum(0) - counts
     # Entry i is the window number i - begins[e] of expert e. Their number is known on the device only, so all are made.
-    ends = ((counts + MAX_ROUTED - 1) // MAX_ROUTED).cumsum(0)
-    entry = torch.arange(min(tokens * slots, experts + 1 + tokens * slots // MAX_ROUTED), device=device)
+    ends = ((counts + ENTRY_PAIRS - 1) // ENTRY_PAIRS).cumsum(0)
+    entry = torch.arange(min(tokens * slots, experts + 1 + tokens * slots // ENTRY_PAIRS), device=device)
     expert = torch.searchsorted(ends, entry, right=True).clamp_max(experts)
-    window = entry - (ends[expert] - (counts[expert] + MAX_ROUTED - 1) // MAX_ROUTED)
-    begin = first[expert] + MAX_ROUTED * window
-    length = (counts[expert] - MAX_ROUTED * window).clamp(0, MAX_ROUTED)
+    window = entry - (ends[expert] - (counts[expert] + ENTRY_PAIRS - 1) // ENTRY_PAIRS)
+    begin = first[expert] + ENTRY_PAIRS * window
+    length = (counts[expert] - ENTRY_PAIRS * window).clamp(0, ENTRY_PAIRS)
     return Routing(
         slots,
         entries=torch.stack((expert, begin, length, torch.zeros_like(expert)), 1).int(),
@@ -165,7 +167,6 @@ def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: int, de
     if x.dtype != torch.bfloat16 or not x.is_contiguous() or x.shape[1] != k:
         raise ValueError(f"moe: found x {x.dtype} {list(x.shape)}; expected contiguous bfloat16 with {k} columns")
     blocks = machine(x.device).multiprocessors
-    most = min(how.tokens, MAX_ROUTED)
     tensors = (experts.units, experts.row_scale, x, out, how.entries, how.count, how.pairs, how.weights)
-    sizes = (how.tokens, how.slots, n, k, most, output, blocks, int(dependent))
+    sizes = (how.tokens, how.slots, n, k, output, blocks, int(dependent))
     library.call("engine_moe_grouped", x.device, *tensors, *sizes)

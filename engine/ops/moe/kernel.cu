@@ -1,22 +1,29 @@
 // Routing of up to 32 tokens, and the W4A16 products of the experts they chose.
 //
 // A pair is one token at one of its experts: pair = token * slots + slot. The shared expert is one more expert, which every
-// token chooses at its last slot. Pairs lie sorted by expert; an entry is one expert and up to 32 of its pairs:
+// token chooses at its last slot. Pairs lie sorted by expert; an entry is one expert and up to 8 of its pairs:
 //
 //   entries   {expert, first, count}   [0, 0, 2] [3, 2, 1] [255, 3, 1] [256, 4, 2]        of 2 tokens, 3 slots
 //   pairs                               0 3       1         4           2 5
 //
 // A decoding step's routing is the end of its norm launch (ops/norm); the launch here is for logits that were made elsewhere.
 //
-// The product treats the row tiles of all entries as one matrix and cuts it into equal runs, one per multiprocessor, so
-// that a block takes the end of one expert and the beginning of the next, and nothing depends on how many there are.
+// The product treats the row tiles of all entries as one matrix and cuts it into equal runs, one per multiprocessor, and a
+// block's run into one per warp, so that a block takes the end of one expert and the beginning of the next, and nothing
+// depends on how many there are. One mma takes all pairs of an entry, so every tile costs the same: with up to 32 pairs an
+// entry, the blocks of the shared expert, which has them all, took four times as long as the others. Its next entries find
+// the weights in the L2.
+//
+// A warp's run is streamed through a private ring of bulk copies. Its x comes from the L1, into registers, while it waits for
+// the weights. What the epilogue needs is loaded when an entry begins (pairs, weights) or a tile (row scales, which come
+// from DRAM: they are prefetched with the tile's first unit). Where K is short (`down`: 2 units) warps own whole tiles;
+// where it is not, the sums of tiles in which warps meet are added in shared memory at the end, in the order of k.
 // Bytes read: every chosen expert's weights once, n * k * 9 / 16 each.
 //
 // Rejected: a block per (token, expert), which reads an expert once per token; atomics into one output, whose order of
 // additions would change from run to run: `down` leaves one fp32 plane per slot, and the next norm adds them up.
-#include "../../kernels/math.cuh"
+#include "../../kernels/grouped.cuh"
 #include "../../kernels/route.cuh"
-#include "../../kernels/w4a16.cuh"
 
 namespace engine {
 namespace {
@@ -32,65 +39,35 @@ __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_kernel(const RouteArgs
     route(args, shared);
 }
 
-// What becomes of a pair's finished sums.
-enum class Output : int {
-    SWIGLU = 0,     // x by token; rows g, g + 8 of a tile are gate, up: bf16 [pair][n / 2]
-    WEIGHTED = 1,   // x by pair; rounded to bf16, times the pair's weight: fp32 [slot][token][n]
-};
-
-struct GroupedArgs {
-    const uint8_t* weight;      // units, [experts][n / 16][k / 256][2304]
-    const float* row_scale;     // [experts][n]
-    const uint8_t* x;           // bf16 [tokens or pairs][k]
-    void* out;
-    const int4* entries;
-    const int* entry_count;
-    const int* pairs;
-    const float* weights;       // by pair; of WEIGHTED
-    int m, slots, n, k;
-};
-
-// Units in flight per warp, and the floats that a warp leaves of a tile it shares: at most two, its first and its last.
+// Units in flight per warp, and up to how many units of K a warp takes whole tiles.
 constexpr int GROUPED_DEPTH = 3;
 constexpr int GROUPED_WARPS = WARPS<1>;
-constexpr int GROUPS = MAX_ROUTED / TOKENS;
+constexpr int SHORT_K = 2;
+constexpr int CHAINS = 2;   // sums per tile, so that a multiply-add need not wait for the one before
 
-template <int MAX_GROUPS>
-constexpr size_t grouped_shared_bytes() {
-    return size_t(GROUPED_WARPS) * (GROUPED_DEPTH * (W4A16::UNIT_BYTES + sizeof(uint64_t)) + 2 * MAX_GROUPS * 32 * LANE_SUMS * sizeof(float));
-}
+// Ring, barriers, and the sums that a warp leaves of the tiles it shares: at most two, its first and its last.
+constexpr size_t RING_BYTES = size_t(GROUPED_WARPS) * GROUPED_DEPTH * W4A16::UNIT_BYTES;
+constexpr size_t BARRIER_BYTES = size_t(GROUPED_WARPS) * GROUPED_DEPTH * sizeof(uint64_t);
+constexpr size_t GROUPED_SHARED_BYTES = RING_BYTES + BARRIER_BYTES + size_t(GROUPED_WARPS) * 2 * 32 * sizeof(float4);
+static_assert(GROUPED_SHARED_BYTES <= MAX_SHARED_BYTES, "ring and sums must fit");
+
+// A place in the list of all entries' row tiles.
+struct Place {
+    int entry, tile;   // tile: of the entry's expert
+    __device__ Place(int index, int tiles_each) : entry(index / tiles_each), tile(index - entry * tiles_each) {}
+    __device__ void advance(int tiles_each) {
+        if (++tile == tiles_each) tile = 0, entry++;
+    }
+};
 
 template <Output O>
-__device__ __forceinline__ void write_pairs(const GroupedArgs& args, int4 entry, int tile, int lane, int group, float4 sums) {
-    const float* scale = args.row_scale + size_t(entry.x) * args.n + tile * TILE_ROWS + lane / 4;
-    const float low = __ldg(scale) * W4A16::EPILOGUE_SCALE, high = __ldg(scale + 8) * W4A16::EPILOGUE_SCALE;
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const int index = group * TOKENS + (lane % 4) * 2 + j;
-        if (index >= entry.z) continue;
-        const int pair = __ldcg(args.pairs + entry.y + index);
-        const float a = (j ? sums.y : sums.x) * low, b = (j ? sums.w : sums.z) * high;
-        if constexpr (O == Output::SWIGLU) {
-            const float gate = round_bf16(a), up = round_bf16(b);
-            static_cast<bf16*>(args.out)[size_t(pair) * (args.n / 2) + tile * (TILE_ROWS / 2) + lane / 4] =
-                __float2bfloat16(round_bf16(gate / (1.f + __expf(-gate))) * up);
-        } else {
-            const int token = pair / args.slots, slot = pair - token * args.slots;
-            const float weight = __ldcg(args.weights + pair);
-            float* out = static_cast<float*>(args.out) + (size_t(slot) * args.m + token) * args.n + tile * TILE_ROWS + lane / 4;
-            out[0] = round_bf16(a) * weight, out[8] = round_bf16(b) * weight;
-        }
-    }
-}
-
-// MAX_GROUPS: 1 where no expert can have more than 8 tokens.
-template <int MAX_GROUPS, Output O>
 __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const GroupedArgs args) {
+    static_assert(ENTRY_PAIRS == TOKENS);
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint8_t* ring = shared + size_t(warp) * GROUPED_DEPTH * W4A16::UNIT_BYTES;
-    uint64_t* full = reinterpret_cast<uint64_t*>(shared + size_t(GROUPED_WARPS) * GROUPED_DEPTH * W4A16::UNIT_BYTES) + warp * GROUPED_DEPTH;
-    float4* parts = reinterpret_cast<float4*>(shared + size_t(GROUPED_WARPS) * GROUPED_DEPTH * (W4A16::UNIT_BYTES + sizeof(uint64_t)));
+    uint64_t* full = reinterpret_cast<uint64_t*>(shared + RING_BYTES) + warp * GROUPED_DEPTH;
+    float4* parts = reinterpret_cast<float4*>(shared + RING_BYTES + BARRIER_BYTES);
     if (lane == 0) {
         for (int i = 0; i < GROUPED_DEPTH; i++) barrier_init(full + i, 1);
         barrier_init_fence();
@@ -107,90 +84,104 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     const int all_tiles = __ldcg(args.entry_count) * tiles_each;
     const int tile_begin = share_begin(all_tiles, gridDim.x, blockIdx.x);
     const int tiles = share_begin(all_tiles, gridDim.x, blockIdx.x + 1) - tile_begin;
-    const int begin = share_begin(tiles * units, GROUPED_WARPS, warp), end = share_begin(tiles * units, GROUPED_WARPS, warp + 1);
-    auto entry_of = [&](int tile) { return __ldcg(args.entries + (tile_begin + tile) / tiles_each); };
+    const int grain = units <= SHORT_K ? units : 1, grains = tiles * units / grain;   // units that one warp takes together
+    const int begin = share_begin(grains, GROUPED_WARPS, warp) * grain, end = share_begin(grains, GROUPED_WARPS, warp + 1) * grain;
 
+    // An expert's tiles lie one after the other, so only a new entry needs an address. Lane 0 alone keeps these.
     const uint64_t policy = evict_first_policy();
-    int next_unit = begin;
+    Place ahead(tile_begin + begin / units, tiles_each);
+    int next_unit = begin, next_column = begin % units;
     const uint8_t* next = nullptr;
-    auto fetch = [&](int stage) {   // lane 0 alone
-        const int tile = next_unit / units, column = next_unit - tile * units;
-        if (column == 0 || next_unit == begin)
-            next = args.weight + ((size_t(entry_of(tile).x) * tiles_each + (tile_begin + tile) % tiles_each) * units + column) * W4A16::UNIT_BYTES;
+    const float* next_scales = nullptr;
+    auto open_entry = [&] {
+        const int tile = __ldcg(&args.entries[ahead.entry].x) * tiles_each + ahead.tile;
+        next = args.weight + (size_t(tile) * units + next_column) * W4A16::UNIT_BYTES;
+        next_scales = args.row_scale + size_t(tile) * TILE_ROWS;
+    };
+    auto fetch = [&](int stage) {
         barrier_expect_bytes(full + stage, W4A16::UNIT_BYTES);
         bulk_load(ring + stage * W4A16::UNIT_BYTES, next, W4A16::UNIT_BYTES, full + stage, policy);
+        if (next_column == 0 || next_unit == begin) prefetch_l2(next_scales, TILE_ROWS * sizeof(float));
         next_unit++, next += W4A16::UNIT_BYTES;
+        if (++next_column < units) return;
+        next_column = 0, next_scales += TILE_ROWS;
+        ahead.advance(tiles_each);
+        if (ahead.tile == 0 && next_unit < end) open_entry();
     };
-    if (lane == 0)
+    if (lane == 0 && begin < end) {
+        open_entry();
         for (int i = 0; i < GROUPED_DEPTH && next_unit < end; i++) fetch(i);
+    }
     if constexpr (O == Output::WEIGHTED) {
         let_next_kernel_start();
         wait_for_previous_kernel();
     }
 
-    auto part = [&](int owner, bool last, int i) -> float4& { return parts[((owner * 2 + last) * MAX_GROUPS + i) * 32 + lane]; };
-    int stage = 0, parity = 0;
-    for (int unit = begin; unit < end;) {
-        const int tile = unit / units, tile_end = min((tile + 1) * units, end);
-        const bool whole = unit == tile * units && tile_end == (tile + 1) * units, at_begin = unit == begin;
-        const int4 entry = entry_of(tile);
-        const int groups = (entry.z + TOKENS - 1) / TOKENS;
-        int row[MAX_GROUPS][1];   // bytes from x to the row of this lane's column; one past the last may be any
+    // What the lane needs of an entry. x_row: of its column's pair; one past the last may be any.
+    const uint8_t* x_row = nullptr;
+    Columns<O> columns;
+    auto load_entry = [&](int index) {
+        const int4 entry = __ldcg(args.entries + index);
+        const int pair = __ldcg(args.pairs + entry.y + min(lane / 4, entry.z - 1));
+        x_row = args.x + x_offset<O>(args, pair) + lane % 4 * 32;
+        columns = columns_of<O>(args, pair, 0, entry.z, lane);
+        return entry.x;
+    };
+    auto part = [&](int owner, bool last) -> float4& { return parts[(owner * 2 + last) * 32 + lane]; };
+    Place place(tile_begin + begin / units, tiles_each);
+    int stage = 0, parity = 0, loaded = -1, expert = 0;
+    for (int unit = begin, column = begin % units; unit < end; column = 0, place.advance(tiles_each)) {
+        const int last = min(unit + units - column, end);
+        const bool whole = last - unit == units, at_begin = unit == begin;
+        if (place.entry != loaded) expert = load_entry(place.entry), loaded = place.entry;
+        const float2 scales = expert_scales(args, expert, place.tile, lane);
+        float chains[CHAINS][LANE_SUMS] = {};
+        const uint8_t* x = x_row + column * W4A16::UNIT_K * W4A16::X_BYTES;
+        for (; unit < last; unit++, x += W4A16::UNIT_K * W4A16::X_BYTES) {
+            uint4 tokens[4][2];
 #pragma unroll
-        for (int i = 0; i < MAX_GROUPS; i++) {
-            const int pair = __ldcg(args.pairs + entry.y + min(i * TOKENS + lane / 4, entry.z - 1));
-            row[i][0] = (O == Output::SWIGLU ? pair / args.slots : pair) * args.k * W4A16::X_BYTES;
-        }
-        constexpr int CHAINS = MAX_GROUPS == 1 ? 2 : 1;
-        float chains[MAX_GROUPS][CHAINS][1][LANE_SUMS] = {};
-        for (int column = unit - tile * units; unit < tile_end; unit++, column++) {
+            for (int i = 0; i < 8; i++) tokens[i / 2][i % 2] = *reinterpret_cast<const uint4*>(x + i / 2 * 128 + i % 2 * 16);
             barrier_wait(full + stage, parity);
-#pragma unroll
-            for (int i = 0; i < MAX_GROUPS; i++)
-                if (i == 0 || i < groups)
-                    W4A16::multiply<CHAINS>(ring + stage * W4A16::UNIT_BYTES, args.x + size_t(column) * W4A16::UNIT_K * W4A16::X_BYTES, row[i], lane, chains[i]);
+            W4A16::multiply_loaded<CHAINS>(ring + stage * W4A16::UNIT_BYTES, tokens, lane, chains);
             __syncwarp();   // every lane has read the stage before it is refilled
             if (lane == 0 && next_unit < end) fetch(stage);
             if (++stage == GROUPED_DEPTH) stage = 0, parity ^= 1;
         }
-#pragma unroll
-        for (int i = 0; i < MAX_GROUPS; i++) {
-            if (i >= groups) break;
-            float4 sums = make_float4(chains[i][0][0][0], chains[i][0][0][1], chains[i][0][0][2], chains[i][0][0][3]);
-            if constexpr (CHAINS == 2)
-                sums.x += chains[i][1][0][0], sums.y += chains[i][1][0][1], sums.z += chains[i][1][0][2], sums.w += chains[i][1][0][3];
-            if (whole) write_pairs<O>(args, entry, (tile_begin + tile) % tiles_each, lane, i, sums);
-            else part(warp, !at_begin, i) = sums;
-        }
+        const float4 sums = make_float4(chains[0][0] + chains[1][0], chains[0][1] + chains[1][1], chains[0][2] + chains[1][2], chains[0][3] + chains[1][3]);
+        if (whole) write_pairs<O>(args, columns, place.tile, lane, scales, sums);
+        else part(warp, !at_begin) = sums;
     }
-    __syncthreads();
+    if (grain == units) return;
 
     // Tiles in which warps met, one per warp in turn, their parts in the order of k.
-    for (int tile = warp; tile < tiles; tile += GROUPED_WARPS) {
-        const int first = share_owner(tiles * units, GROUPED_WARPS, tile * units);
-        const int last = share_owner(tiles * units, GROUPED_WARPS, (tile + 1) * units - 1);
-        if (first == last) continue;
-        const int4 entry = entry_of(tile);
-        for (int i = 0; i * TOKENS < entry.z; i++) {
-            float4 sums = make_float4(0.f, 0.f, 0.f, 0.f);
-            for (int owner = first; owner <= last; owner++) {
-                const int run = share_begin(tiles * units, GROUPED_WARPS, owner);
-                if (run == share_begin(tiles * units, GROUPED_WARPS, owner + 1)) continue;   // fewer units than warps
-                const float4 p = part(owner, run < tile * units, i);
-                sums.x += p.x, sums.y += p.y, sums.z += p.z, sums.w += p.w;
-            }
-            write_pairs<O>(args, entry, (tile_begin + tile) % tiles_each, lane, i, sums);
+    for (int tile = warp; tile < tiles + GROUPED_WARPS; tile += GROUPED_WARPS) {
+        const bool mine = tile < tiles;
+        const Place met(tile_begin + min(tile, tiles - 1), tiles_each);
+        float2 scales = make_float2(0.f, 0.f);
+        if (mine) {
+            if (met.entry != loaded) expert = load_entry(met.entry), loaded = met.entry;
+            scales = expert_scales(args, expert, met.tile, lane);
         }
+        if (tile == warp) __syncthreads();   // behind the loads
+        if (!mine) break;
+        const int first = share_owner(grains, GROUPED_WARPS, tile * units);
+        const int last = share_owner(grains, GROUPED_WARPS, (tile + 1) * units - 1);
+        if (first == last) continue;
+        float4 sums = make_float4(0.f, 0.f, 0.f, 0.f);
+        for (int owner = first; owner <= last; owner++) {
+            const int run = share_begin(grains, GROUPED_WARPS, owner);
+            if (run == share_begin(grains, GROUPED_WARPS, owner + 1)) continue;   // fewer units than warps
+            const float4 p = part(owner, run < tile * units);
+            sums.x += p.x, sums.y += p.y, sums.z += p.z, sums.w += p.w;
+        }
+        write_pairs<O>(args, columns, met.tile, lane, scales, sums);
     }
 }
 
-template <int MAX_GROUPS, Output O>
+template <Output O>
 cudaError_t launch_grouped(const GroupedArgs& args, int blocks, bool dependent, void* stream) {
-    auto kernel = grouped_kernel<MAX_GROUPS, O>;
-    constexpr size_t bytes = grouped_shared_bytes<MAX_GROUPS>();
-    static_assert(bytes <= MAX_SHARED_BYTES, "the ring and the parts must fit");
-    if (cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes))) return error;
-    return launch(kernel, dim3(blocks), GROUPED_WARPS * 32, bytes, dependent, stream, args);
+    if (cudaError_t error = cudaFuncSetAttribute(grouped_kernel<O>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(GROUPED_SHARED_BYTES))) return error;
+    return launch(grouped_kernel<O>, dim3(blocks), GROUPED_WARPS * 32, GROUPED_SHARED_BYTES, dependent, stream, args);
 }
 
 }  // namespace
@@ -205,19 +196,17 @@ extern "C" int engine_moe_route(const void* logits, void* entries, int* entry_co
     return launch(route_kernel, dim3(1), ROUTE_THREADS, 0, dependent, stream, args);
 }
 
-// output: engine::Output. most: pairs of the largest entry, at most 32, which chooses the instantiation.
-// cudaErrorInvalidValue for a shape outside the contract.
+// Entries of up to 8 pairs. output: engine::Output. cudaErrorInvalidValue for a shape outside the contract.
 extern "C" int engine_moe_grouped(const void* weight, const float* row_scale, const void* x, void* out, const void* entries,
                                   const int* entry_count, const int* pairs, const float* weights, int m, int slots, int n, int k,
-                                  int most, int output, int blocks, int dependent, void* stream) {
+                                  int output, int blocks, int dependent, void* stream) {
     using namespace engine;
-    if (m < 1 || slots < 1 || n < TILE_ROWS || n % TILE_ROWS || k < W4A16::UNIT_K || k % W4A16::UNIT_K || most < 1 ||
-        most > MAX_ROUTED || blocks < 1 || (Output(output) != Output::SWIGLU && Output(output) != Output::WEIGHTED))
-        return cudaErrorInvalidValue;
     const GroupedArgs args{static_cast<const uint8_t*>(weight), row_scale, static_cast<const uint8_t*>(x), out, static_cast<const int4*>(entries),
                            entry_count, pairs, weights, m, slots, n, k};
-    const bool few = most <= TOKENS;
-    if (Output(output) == Output::SWIGLU)
-        return few ? launch_grouped<1, Output::SWIGLU>(args, blocks, dependent, stream) : launch_grouped<GROUPS, Output::SWIGLU>(args, blocks, dependent, stream);
-    return few ? launch_grouped<1, Output::WEIGHTED>(args, blocks, dependent, stream) : launch_grouped<GROUPS, Output::WEIGHTED>(args, blocks, dependent, stream);
+    if (!args.valid() || blocks < 1) return cudaErrorInvalidValue;
+    switch (Output(output)) {
+        case Output::SWIGLU: return launch_grouped<Output::SWIGLU>(args, blocks, dependent, stream);
+        case Output::WEIGHTED: return launch_grouped<Output::WEIGHTED>(args, blocks, dependent, stream);
+    }
+    return cudaErrorInvalidValue;
 }

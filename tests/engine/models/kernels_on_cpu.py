@@ -113,15 +113,15 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
 
 
 def moe_grouped(
-    units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, most, output, blocks, dependent
+    units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, output, blocks, dependent
 ):
     assert dependent
     assert blocks > 0
-    assert most == min(tokens, moe_cuda.MAX_ROUTED)
+    assert pairs.shape == (tokens * slots,)
     tiles = n // 16
     out.fill_(float("nan"))
     for expert, first, length, _ in entries[: int(count)].tolist():
-        assert 1 <= length <= most
+        assert 1 <= length <= moe_cuda.ENTRY_PAIRS
         mine = pairs[first : first + length].long()
         weight = four_bit(units[expert * tiles : (expert + 1) * tiles], row_scale[expert * n : (expert + 1) * n])
         assert weight.shape == (n, k)

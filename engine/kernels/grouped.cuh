@@ -1,0 +1,94 @@
+// What the products of a mixture's chosen experts share (ops/moe): their arguments, and what becomes of a pair's sums.
+//
+// A pair is one token at one of its experts: pair = token * slots + slot. Pairs lie sorted by expert; an entry is one expert
+// and its next few pairs (route.cuh).
+#pragma once
+#include "launch.cuh"
+#include "math.cuh"
+#include "w4a16.cuh"
+
+namespace engine {
+
+enum class Output : int {
+    SWIGLU = 0,     // x by token; rows g, g + 8 of a tile are gate, up: bf16 [pair][n / 2]
+    WEIGHTED = 1,   // x by pair; rounded to bf16, times the pair's weight: fp32 [slot][token][n]
+};
+
+struct GroupedArgs {
+    const uint8_t* weight;      // units, [experts][n / 16][k / 256][2304]
+    const float* row_scale;     // [experts][n]
+    const uint8_t* x;           // bf16 [tokens or pairs][k]
+    void* out;
+    const int4* entries;        // {expert, first of its pairs, how many, 0}
+    const int* entry_count;
+    const int* pairs;
+    const float* weights;       // by pair; of WEIGHTED
+    int m, slots, n, k;
+
+    // Offsets are kept in 32 bits.
+    bool valid() const {
+        constexpr double MOST = 2147483647.;
+        return m >= 1 && slots >= 1 && n >= TILE_ROWS && n % TILE_ROWS == 0 && k >= W4A16::UNIT_K && k % W4A16::UNIT_K == 0 &&
+               double(m) * slots * n <= MOST && double(m) * slots * k * W4A16::X_BYTES <= MOST;
+    }
+};
+
+// Bytes from x to the row of `pair`.
+template <Output O>
+__device__ __forceinline__ int x_offset(const GroupedArgs& args, int pair) {
+    return (O == Output::SWIGLU ? pair / args.slots : pair) * args.k * W4A16::X_BYTES;
+}
+
+// Where the sums of a lane's two pairs of a group of eight go: the same for all row tiles of an entry.
+template <Output O>
+struct Columns {
+    int out[2];        // elements from args.out to the pair's row; -1: no such pair
+    float weight[2];   // of WEIGHTED
+};
+
+// pair: of the lane's column, lane / 4, of this group; begin: the group's first column, count: of the entry.
+template <Output O>
+__device__ __forceinline__ Columns<O> columns_of(const GroupedArgs& args, int pair, int begin, int count, int lane) {
+    Columns<O> columns;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int column = lane % 4 * 2 + j, p = __shfl_sync(~0u, pair, column * 4);
+        columns.weight[j] = 0.f;
+        if constexpr (O == Output::SWIGLU) {
+            columns.out[j] = p * (args.n / 2);
+        } else {
+            const int token = p / args.slots;
+            columns.out[j] = ((p - token * args.slots) * args.m + token) * args.n;
+            columns.weight[j] = __ldcg(args.weights + p);
+        }
+        if (begin + column >= count) columns.out[j] = -1;
+    }
+    return columns;
+}
+
+// The two row scales that this lane's sums of a tile need: to be loaded long before their use.
+__device__ __forceinline__ float2 expert_scales(const GroupedArgs& args, int expert, int tile, int lane) {
+    const float* scale = args.row_scale + size_t(expert) * args.n + tile * TILE_ROWS + lane / 4;
+    return make_float2(__ldg(scale), __ldg(scale + 8));
+}
+
+// Lane 4g + t holds rows g and g + 8 of columns 2t and 2t + 1.
+template <Output O>
+__device__ __forceinline__ void write_pairs(const GroupedArgs& args, const Columns<O>& columns, int tile, int lane, float2 scales, float4 sums) {
+    const float low = scales.x * W4A16::EPILOGUE_SCALE, high = scales.y * W4A16::EPILOGUE_SCALE;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        if (columns.out[j] < 0) continue;
+        const float a = (j ? sums.y : sums.x) * low, b = (j ? sums.w : sums.z) * high;
+        if constexpr (O == Output::SWIGLU) {
+            const float gate = round_bf16(a), up = round_bf16(b);
+            static_cast<bf16*>(args.out)[columns.out[j] + tile * (TILE_ROWS / 2) + lane / 4] =
+                __float2bfloat16(round_bf16(gate / (1.f + __expf(-gate))) * up);
+        } else {
+            float* out = static_cast<float*>(args.out) + columns.out[j] + tile * TILE_ROWS + lane / 4;
+            out[0] = round_bf16(a) * columns.weight[j], out[8] = round_bf16(b) * columns.weight[j];
+        }
+    }
+}
+
+}  // namespace engine
