@@ -24,8 +24,7 @@ from engine.models.caches import Caches
 from engine.models.step import Step
 from engine.ops.sample import cuda as sample_cuda
 
-VECTORS = ("token_ids", "positions", "kv_slots", "state_slots", "lengths", "feed")
-"""`feed`: rows of the step before whose ids become the token_ids; not looked at where no id is taken from there."""
+VECTORS = ("token_ids", "positions", "kv_slots", "state_slots", "lengths")
 LANES = 2
 """Steps that may be queued at once."""
 
@@ -60,12 +59,21 @@ class Inputs:
         start = VECTORS.index(name) * n
         return self.device[start : start + n]
 
-    def step(self, n: int) -> Step:
+    def step(self, n: int, fed_ids: Tensor) -> Step:
         """Views of the device side."""
-        vectors = {name: self.vector(name, n) for name in VECTORS if name not in ("lengths", "feed")}
+        vectors = {name: self.vector(name, n) for name in VECTORS if name != "lengths"}
         table = self.device[len(VECTORS) * n : self.size(n)].view(n, self.width)
         lengths = self.vector("lengths", n)
-        return Step(**vectors, decodes=n, pages=None, runs=(), block_table=table, lengths=lengths, chunks=None)
+        return Step(
+            **vectors,
+            decodes=n,
+            pages=None,
+            runs=(),
+            block_table=table,
+            lengths=lengths,
+            chunks=None,
+            fed_ids=fed_ids,
+        )
 
     def fill(self, segments: Sequence[Segment], block_tokens: int, lane: int) -> None:
         """Raises ValueError where a segment's blocks do not cover its token, or are more than a row holds."""
@@ -82,8 +90,8 @@ class Inputs:
                     f"its step ends at token {position + 1} and a table row holds {self.width}"
                 )
             slot = segment.block_ids[used - 1] * block_tokens + position % block_tokens
-            feed = segment.feed or 0
-            vectors[:, i] = (segment.token_ids[0], position, slot, segment.state_slot, position + 1, feed)
+            token = segment.token_ids[0] if segment.feed is None else -1 - segment.feed
+            vectors[:, i] = (token, position, slot, segment.state_slot, position + 1)
             table[i, :used] = segment.block_ids[:used]
 
     def fill_idle(self, n: int, lane: int) -> None:
@@ -181,8 +189,6 @@ class DecodeGraphs:
             raise ValueError("a step takes all its ids from the step before, or none")
         self.inputs.fill(segments, self.caches.block_tokens, lane)
         self.inputs.upload(n, lane)
-        if fed[0]:
-            torch.index_select(self.ids, 0, self.inputs.vector("feed", n), out=self.inputs.vector("token_ids", n))
         self._replays[n]()
         self._host_ids[lane][:n].copy_(self.ids[:n], non_blocking=True)
         event = self._events[lane]
@@ -211,5 +217,5 @@ class DecodeGraphs:
             self._replays[n] = capture(lambda n=n: self._queue(n))  # type: ignore[misc]
 
     def _queue(self, n: int) -> None:
-        hidden = self.model.forward(self.inputs.step(n), self.caches)
+        hidden = self.model.forward(self.inputs.step(n, self.ids), self.caches)
         self._logits[n] = self.model.greedy(hidden, self.ids[:n], self._argmax)

@@ -70,6 +70,7 @@ class Norm:
         want_out: bool = True,
         input_scale: Tensor | None = None,
         small_weight: Tensor | None = None,
+        fed_ids: Tensor | None = None,
     ) -> tuple[Normed, Tensor]:
         """(what was asked for, the new residual). Without parts nothing is added and the launch waits its turn."""
         normed = add_norm(
@@ -81,6 +82,7 @@ class Norm:
             input_scale=input_scale,
             small_weight=small_weight,
             token_ids=None if self.embedding is None else residual,
+            fed_ids=None if self.embedding is None else fed_ids,
             dependent=parts is not None,
         )
         return normed, residual if normed.residual is None else normed.residual
@@ -137,7 +139,7 @@ class Attention:
     ) -> tuple[Tensor, Tensor]:
         """-> (planes, residual)."""
         scale = self.qkv_proj.input_scale
-        normed, residual = norm.add(parts, residual, want_out=scale is None, input_scale=scale)
+        normed, residual = norm.add(parts, residual, want_out=scale is None, input_scale=scale, fed_ids=step.fed_ids)
         x = normed.out if scale is None else normed.quantised
         qkv = project(asked(x), self.qkv_proj, space.scratch)
         mixed = []
@@ -226,6 +228,7 @@ class GatedDeltaNet:
             want_out=not few or scale is None,
             input_scale=scale,
             small_weight=self.in_proj_ba if few else None,
+            fed_ids=step.fed_ids,
         )
         ba = asked(normed.small) if few else F.linear(asked(normed.out), self.in_proj_ba)
         x = normed.out if scale is None else normed.quantised

@@ -29,7 +29,7 @@ class Step:
     """Rows 0..decodes are one token each of different sequences; the runs follow, without gaps."""
 
     token_ids: Tensor
-    """int64 [tokens]."""
+    """int64 [tokens]. With fed_ids a negative one, -1 - r, stands for fed_ids[r]."""
     positions: Tensor
     """int64 [tokens]."""
     kv_slots: Tensor
@@ -46,3 +46,5 @@ class Step:
     """int64 [decodes]: tokens of each decoding sequence, this one included."""
     chunks: Chunks | None = None
     """Of the runs; None without any."""
+    fed_ids: Tensor | None = None
+    """int64: what the step before sampled, still on the device."""

@@ -33,7 +33,8 @@ class Model:
 
     def forward(self, step, _caches):
         self.steps.append(step)
-        return (step.token_ids + 2 * step.positions + 3 * step.state_slots) % VOCAB
+        tokens = torch.where(step.token_ids < 0, step.fed_ids[(-1 - step.token_ids).clamp_min(0)], step.token_ids)
+        return (tokens + 2 * step.positions + 3 * step.state_slots) % VOCAB
 
     def greedy(self, hidden, ids, space):
         assert (space.best.shape, space.arrived.shape) == ((6,), (6,))
@@ -64,7 +65,7 @@ def test_every_size_is_captured_once_the_largest_first(captured):
 def test_capture_runs_on_distinct_slots_and_one_token_each(captured):
     first = captured[0].model.steps[0]
     assert first.decodes == 6
-    assert captured[0].inputs.step(6).lengths.shape == (6,)
+    assert captured[0].inputs.step(6, captured[0].ids).lengths.shape == (6,)
     assert len(captured[0].model.steps) == 7  # once before, since what is set up on first use must not be captured
 
 
@@ -153,7 +154,10 @@ def test_inputs_say_what_an_eager_step_says(data):
     inputs.host[lane].fill_(data.draw(st.integers(-9, 9)))
     inputs.fill(segments, BLOCK_TOKENS, lane)
     inputs.upload(n, lane)
-    ours, eager = inputs.step(n), build_step(Batch(0, tuple(segments)), BLOCK_TOKENS, CPU)
+    ours, eager = (
+        inputs.step(n, torch.zeros(n, dtype=torch.int64)),
+        build_step(Batch(0, tuple(segments)), BLOCK_TOKENS, CPU),
+    )
     for name in ("token_ids", "positions", "kv_slots", "state_slots", "lengths"):
         assert getattr(ours, name).tolist() == getattr(eager, name).tolist(), name
     for i, s in enumerate(segments):

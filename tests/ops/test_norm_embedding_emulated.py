@@ -46,6 +46,6 @@ def test_ids_and_planes_together_are_refused(generator):
     for wrong in (ids.int(), ids[None], torch.zeros(4, dtype=torch.int64)[::2]):
         with pytest.raises(ValueError, match=r"expected contiguous int64 \[m\]"):
             add_norm(None, table, scale, 1e-6, token_ids=wrong)
-    nothing = [None] * 8
+    nothing = [None] * 9
     with pytest.raises(KernelError, match="returned CUDA error 1"):
         library.call("engine_add_norm", table.device, None, table, ids, *nothing, 2, 64, 1, 0, 1e-6, 0)

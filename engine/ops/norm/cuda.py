@@ -41,12 +41,14 @@ def add_norm(
     input_scale: Tensor | None = None,
     small_weight: Tensor | None = None,
     token_ids: Tensor | None = None,
+    fed_ids: Tensor | None = None,
     dependent: bool = False,
 ) -> Normed:
     """planes fp32 [slices, m, n] or None, residual bf16 [m, n], scale fp32 [n] (1 + weight).
 
     token_ids int64 [m], read after the predecessor has ended: `residual` is then the embedding, bf16 [vocab_size, n],
-    and its rows of these ids are normed. No planes then; an id outside of the embedding is not noticed here.
+    and its rows of these ids are normed. No planes then; an id outside of the embedding is not noticed here. A negative
+    one, -1 - r, stands for fed_ids[r], int64: an id that the step before leaves on the device.
     input_scale fp32 []: quantise too. small_weight bf16 [rows, n]: multiply too. ValueError for other shapes or dtypes.
     """
     m, n, slices = _sizes(planes, residual, scale, token_ids)
@@ -61,6 +63,7 @@ def add_norm(
         planes,
         residual,
         token_ids,
+        fed_ids,
         result.residual,
         scale,
         result.out,

@@ -34,6 +34,7 @@ struct NormArgs {
     const float* planes;        // [slices][m][n]
     const bf16* residual_in;    // [m][n]; with token_ids the embedding, [its rows][n]
     const int64_t* token_ids;   // [m]: which row of it is a token's; null: the token's own
+    const int64_t* fed_ids;     // -1 - r in token_ids stands for fed_ids[r]
     bf16* residual_out;         // [m][n]; may be residual_in; null: not wanted
     const float* scale;         // [n], 1 + weight
     bf16* out;                  // [m][n]; null: not wanted
@@ -93,8 +94,12 @@ __global__ void __launch_bounds__(MAX_WARPS * 32, B == Behind::ROUTE) add_norm_k
             x[0] += low.x, x[1] += low.y, x[2] += low.z, x[3] += low.w;
             x[4] += high.x, x[5] += high.y, x[6] += high.z, x[7] += high.w;
         }
-        const size_t row = args.token_ids ? size_t(args.token_ids[token]) : token;
-        const uint4 words = *reinterpret_cast<const uint4*>(args.residual_in + row * args.n + column);
+        int64_t row = token;
+        if (args.token_ids) {
+            row = args.token_ids[token];
+            if (row < 0) row = args.fed_ids[-1 - row];
+        }
+        const uint4 words = *reinterpret_cast<const uint4*>(args.residual_in + size_t(row) * args.n + column);
         const uint32_t word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -189,13 +194,13 @@ bool valid(const NormArgs& args) {
 }  // namespace engine
 
 // slices 0: no addition, planes unused. token_ids (then slices 0): residual_in is the embedding, residual_out its rows, or
-// null. small_rows 0: no small product. In place only without a small product: its
+// null; fed_ids may be null where no id is negative. small_rows 0: no small product. In place only without a small product: its
 // blocks read the residual that the first one writes. cudaErrorInvalidValue for a shape outside the contract.
-extern "C" int engine_add_norm(const float* planes, const void* residual_in, const int64_t* token_ids, void* residual_out,
-                               const float* scale, void* out, void* quantised, const float* input_scale, const void* small_weight, void* small_out, int m,
+extern "C" int engine_add_norm(const float* planes, const void* residual_in, const int64_t* token_ids, const int64_t* fed_ids,
+                               void* residual_out, const float* scale, void* out, void* quantised, const float* input_scale, const void* small_weight, void* small_out, int m,
                                int n, int slices, int small_rows, float eps, int dependent, void* stream) {
     using namespace engine;
-    const NormArgs args{planes, static_cast<const bf16*>(residual_in), token_ids, static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
+    const NormArgs args{planes, static_cast<const bf16*>(residual_in), token_ids, fed_ids, static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
                         static_cast<uint8_t*>(quantised), input_scale, static_cast<const bf16*>(small_weight), static_cast<bf16*>(small_out),
                         m, n, slices, small_rows, 0, eps, {}, nullptr};
     if (!valid(args)) return cudaErrorInvalidValue;
@@ -211,7 +216,7 @@ extern "C" int engine_add_norm_route(const float* planes, const void* residual_i
                                      int dependent, void* stream) {
     using namespace engine;
     const RouteArgs route{static_cast<const bf16*>(logits), static_cast<int4*>(entries), entry_count, pairs, weights, ids, m, experts, slots};
-    const NormArgs args{planes, static_cast<const bf16*>(residual_in), nullptr, static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
+    const NormArgs args{planes, static_cast<const bf16*>(residual_in), nullptr, nullptr, static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
                         nullptr, nullptr, static_cast<const bf16*>(router), static_cast<bf16*>(logits),
                         m, n, slices, experts + 1, 0, eps, route, arrived};
     if (!route.valid() || !valid(args)) return cudaErrorInvalidValue;

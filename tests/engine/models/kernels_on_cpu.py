@@ -98,7 +98,7 @@ def _swiglu(y: Tensor) -> Tensor:
 
 
 def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
-    """The launches of engine/ops/linear/kernel.cu and engine/ops/moe/kernel.cu."""
+    """The launches of engine/ops/linear/kernel.cu and engine/ops/moe."""
     if name == "engine_w4a16_rows":
         units, row_scale, out = arguments[:3]
         out.copy_(four_bit(units, row_scale))
@@ -108,6 +108,8 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         arguments[1].copy_(_swiglu(arguments[0]))
     elif name == "engine_moe_grouped":
         moe_grouped(*arguments)
+    elif name == "engine_moe_router":
+        moe_router(*arguments)
     else:
         raise AssertionError(f"{name} was launched without a stand-in")
 
@@ -132,6 +134,20 @@ def moe_grouped(
             out[mine % slots, mine // slots] = y.float() * weights[mine][:, None]
 
 
+def moe_router(x, router, logits, entries, count, pairs, weights, ids, arrived, tokens, n, experts, slots, dependent):
+    assert dependent
+    assert arrived.tolist() == [0]
+    assert (tokens, n) == x.shape
+    logits.copy_(F.linear(x.float(), router.float()))
+    made = moe_cuda.routing_by_sort(logits, slots - 1)
+    assert logits.shape == (tokens, experts + 1)
+    entries.fill_(-1)
+    used = int(made.count)
+    entries[:used] = made.entries[:used]
+    for ours, theirs in zip((count, pairs, weights, ids), made.tensors[1:], strict=True):
+        ours.copy_(theirs)
+
+
 def scaled_mm(a: Tensor, b: Tensor, *, scale_a: Tensor, scale_b: Tensor, out_dtype: torch.dtype) -> Tensor:
     assert scale_a.shape == (a.shape[0], 1)
     assert scale_b.shape == (1, b.shape[1])
@@ -152,10 +168,14 @@ def add_norm(
     input_scale: Tensor | None,
     small_weight: Tensor | None,
     token_ids: Tensor | None = None,
+    fed_ids: Tensor | None = None,
     dependent: bool,
 ) -> Normed:
     assert dependent == (planes is not None), "only the first norm of a step follows what writes the step's inputs"
     assert (token_ids is None) == (planes is not None), "it alone looks rows of the embedding up"
+    if token_ids is not None and bool((token_ids < 0).any()):
+        assert fed_ids is not None
+        token_ids = torch.where(token_ids < 0, fed_ids[(-1 - token_ids).clamp_min(0)], token_ids)
     before = residual if token_ids is None else F.embedding(token_ids, residual)
     added = before if planes is None else before + planes.sum(0).bfloat16()
     out = norm.rms_norm(added, scale, eps)
