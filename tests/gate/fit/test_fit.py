@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gate import cli, interrupt
+from gate import recipe as recipes
 from gate.fit import flow
 from gate.fit.record import BY_ESTIMATE, FITS, TOO_LARGE, FitReport, Used
 from gate.fit.text import render
@@ -115,7 +116,19 @@ def test_a_recipe_gives_the_limits_and_the_command_line_changes_them(
     _, out = gate("--recipe", "tiny", "--gpu-memory", "3GiB")
     assert 'residency = "both" keeps the two on one GPU' in out
     assert "in all: fits" in out
+    alone = recipes.parse({**recipes.load("tiny").model_dump(), "protocol": {"residency": "alternate"}}, "test")
+    monkeypatch.setattr(recipes, "load", lambda _name: alone)
+    assert asked(gate, "--recipe", "tiny")["together"] is False
+    monkeypatch.undo()
+
+
+def test_both_at_once_may_be_too_much(gate: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow.find, "of_recipe", lambda _recipe: tiny)
     assert "in all: does not fit" in gate("--recipe", "tiny", "--gpu-memory", "1.5GiB")[1]
+
+
+def test_the_models_own_limit_may_be_asked_for(gate: Run, tiny: Path) -> None:
+    assert gate("--model", tiny, "--context", 262144)[0] == FITS
 
 
 def test_more_batched_tokens_and_another_overhead_count(gate: Run, tiny: Path) -> None:

@@ -86,7 +86,8 @@ def test_the_rest_is_told_only_where_all_of_it_is_known(run: RunData) -> None:
 def test_on_a_cpu_it_is_the_processes_memory_and_no_rest(build: type[Build]) -> None:
     made = measured(build.run(gpu=False), server_peak_rss_bytes=4 * GIB)
     found = of_arm(made, "candidate", GIB)
-    assert (found.memory_bytes, found.is_gpu, found.rest_bytes) == (4 * GIB, False, None)
+    assert (found.memory_bytes, found.is_gpu) == (4 * GIB, False)
+    assert found.model_copy(update={"weights_bytes": 1, "pool_bytes": 1}).rest_bytes is None
     assert "host memory" in found.memory_source
 
 
@@ -104,6 +105,14 @@ def test_a_checkpoint_that_is_gone_or_another_server_leaves_no_need(run: RunData
 def test_the_dtype_of_its_cache_is_what_it_says(reported: str | None, dtype: str, run: RunData) -> None:
     changed = Build.alter_identity(run, "candidate", kv_cache_dtype=reported)
     assert of_arm(changed, "candidate", GIB).kv_cache_dtype == dtype
+
+
+def test_what_it_said_last_counts(run: RunData) -> None:
+    (first,) = (one for one in run.identities if one.arm == "candidate")
+    later = first.model_copy(update={"kv_cache_dtype": "fp8", "digest": "later"})
+    assert (
+        of_arm(dataclasses.replace(run, identities=(*run.identities, later)), "candidate", GIB).kv_cache_dtype == "fp8"
+    )
 
 
 def test_both_arms_of_a_folder(run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,11 +72,23 @@ def test_shapes_are_those_of_the_product_and_bytes_hold_the_scales() -> None:
         ({"weight_scale": ("BF16", (64, 1))}, "FP8 W8A? per channel, dynamic"),
         ({"weight_scale": ("F32", (64,))}, "FP8 W8A? per channel, dynamic"),
         ({"weight_scale_inv": ("F32", (4, 2))}, "FP8 W8A? per block of 16×16, dynamic"),
+        ({"weight_scale": ("F32", (3,))}, "FP8 W8A? 3 scales, dynamic"),
         ({}, "FP8 W8A? without scales, dynamic"),
     ],
 )
 def test_fp8_by_its_scales(more: dict[str, tuple[str, tuple[int, ...]]], scheme: str) -> None:
     assert one(FP8 | {f"{LAYER}.{field}": spec for field, spec in more.items()}).scheme == scheme
+
+
+def test_headers_alone_tell_w4a4_of_compressed_tensors() -> None:
+    packed = {f"{LAYER}.weight_packed": ("U8", (64, 16)), f"{LAYER}.weight_scale": ("F8_E4M3", (64, 2))}
+    assert one(packed).scheme == "NVFP4 W4A? group 16"
+    assert one(packed | {f"{LAYER}.input_global_scale": ("F32", (1,))}).scheme == "NVFP4 W4A4 group 16"
+
+
+def test_one_algorithm_for_all_says_nothing_of_vectors() -> None:
+    found = one({"model.language_model.layers.0.input_layernorm.weight": ("BF16", (64,))}, {"quant_algo": "FP8"})
+    assert (found.scheme, found.contradiction) == ("BF16", "")
 
 
 def test_mxfp4_is_no_nvfp4() -> None:

@@ -141,6 +141,12 @@ def test_a_part_that_is_missing_is_told_by_its_bytes_and_is_a_difference(places:
     assert "  mtp, all of it: 0.8" in out
 
 
+def test_equal_settings_and_a_missing_tower_are_a_difference(nvidia: Headers) -> None:
+    text = {name: tensor for name, tensor in nvidia.tensors.items() if "visual" not in name}
+    made = compare(nvidia, Headers(nvidia.folder, nvidia.config, text, nvidia.legacy, nvidia.shards), NAMES)
+    assert (made.modules, made.settings, made.exit_code) == ((), (), 1)
+
+
 def test_settings_are_found_at_any_depth(nvidia: Headers) -> None:
     text = {**nvidia.text, "rope_parameters": {**nvidia.text["rope_parameters"], "rope_theta": 5}}
     other = Headers(nvidia.folder, {**nvidia.config, "text_config": text}, nvidia.tensors, nvidia.legacy)
