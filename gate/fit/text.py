@@ -97,14 +97,14 @@ def _starting(made: FitReport, size: Shown) -> Iterable[str]:
     """The options that make a server hold just this."""
     limits = made.limits
     asked = f"--max-model-len {limits.context} --max-num-seqs {limits.max_num_seqs}"
-    asked += f" --kv-cache-dtype {made.kv_cache_dtype}"
+    asked += f" --max-num-batched-tokens {limits.batched_tokens} --kv-cache-dtype {made.kv_cache_dtype}"
+    yield f"start with   {asked}"
     for one in made.servers:
         if one.server == "engine":
             blocks = limits.max_num_seqs * -(-limits.context // one.need.block_tokens)
-            yield f"engine       {asked} --num-blocks {blocks}"
-            yield "             left out, the pool takes no more than a quarter of what the weights leave"
+            yield f"engine       --num-blocks {blocks}; without it the pool is a quarter of what the weights leave at most"
         else:
-            yield f"vllm         {asked} --kv-cache-memory-bytes {one.need.pool_bytes}"
+            yield f"vllm         --kv-cache-memory-bytes {one.need.pool_bytes}"
     if made.together:
         total = sum(one.need.total for one in made.servers)
         fits = "" if made.memory_bytes is None else ": fits" if total <= made.memory_bytes else ": does not fit"

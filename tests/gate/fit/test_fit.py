@@ -53,7 +53,9 @@ def asked(gate: Run, *arguments: object) -> dict[str, Any]:
 
 
 def test_the_27b_on_24_gib(gate: Run, real: Path) -> None:
-    code, out = gate("--model", real, "--gpu-memory", "24GiB", "--context", 32768)
+    code, out = gate(
+        *("--model", real, "--gpu-memory", "24GiB", "--context", 32768), *("--max-num-batched-tokens", 2048)
+    )
     assert code == FITS
     assert "in 24.00 GiB: context 32768, 1 sequence, KV cache fp8 (auto: config.json asks for fp8)" in out
     assert re.search(r"^weights +18\.7\d +18\.7\d$", out, re.MULTILINE)
@@ -61,7 +63,9 @@ def test_the_27b_on_24_gib(gate: Run, real: Path) -> None:
     assert re.search(r"^recurrent state +0\.14 +0\.19$", out, re.MULTILINE)
     assert re.search(r"^fits +yes +yes$", out, re.MULTILINE)
     assert "not loaded   mtp 0.79, vision 0.8" in out
-    assert "engine       --max-model-len 32768 --max-num-seqs 1 --kv-cache-dtype fp8 --num-blocks 2048" in out
+    limits = "--max-model-len 32768 --max-num-seqs 1 --max-num-batched-tokens 2048 --kv-cache-dtype fp8"
+    assert f"start with   {limits}\nengine       --num-blocks 2048; " in out
+    assert re.search(r"^vllm         --kv-cache-memory-bytes \d+$", out, re.MULTILINE)
 
 
 def test_the_table_is_in_the_questions_unit_alone(gate: Run, real: Path) -> None:
