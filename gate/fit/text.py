@@ -102,7 +102,8 @@ def _starting(made: FitReport, size: Shown) -> Iterable[str]:
     for one in made.servers:
         if one.server == "engine":
             blocks = limits.max_num_seqs * -(-limits.context // one.need.block_tokens)
-            yield f"engine       --num-blocks {blocks}; without it the pool is a quarter of what the weights leave at most"
+            rule = "without it the pool is a quarter of what the weights leave at most"
+            yield f"engine       --num-blocks {blocks}; {rule}"
         else:
             yield f"vllm         --kv-cache-memory-bytes {one.need.pool_bytes}"
     if made.together:
