@@ -1,6 +1,7 @@
-"""The feed-forward of a mixture of experts as the kernels want it: three launches, its norm among them.
+"""The feed-forward of a mixture of experts as the kernels want it: three or four launches, its norm among them.
 
 add + norm + router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
+add + norm | router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
 """
 
 from __future__ import annotations
@@ -37,13 +38,17 @@ class SparseMoeBlock:
 
     def __call__(self, norm: Norm, parts: Tensor | None, residual: Tensor, space: Space) -> tuple[Tensor, Tensor]:
         """-> (planes, one per expert of a token; residual)."""
-        # Beyond a few tokens the norm would be repeated too often beside the small product, and torch sorts the pairs.
-        if residual.shape[0] <= moe_cuda.MAX_ROUTED:
+        tokens, hidden = residual.shape
+        routed = tokens <= moe_cuda.MAX_ROUTED
+        if routed and moe_cuda.routes_in_norm(tokens, asked(parts).shape[0], self.router.shape[0] - 1, hidden):
             normed, how, residual = norm.add_and_route(asked(parts), residual, self.router, self.top_k, space.arrived)
             x = asked(normed.out)
         else:
             normed, residual = norm.add(parts, residual)
             x = asked(normed.out)
-            how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True)
+            if routed:
+                _, how = moe_cuda.router(x, self.router, self.top_k, space.arrived, dependent=True)
+            else:
+                how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True)
         pairs = moe_cuda.swiglu(x, self.gate_up_proj, how, dependent=True)
         return moe_cuda.weighted_planes(pairs, self.down_proj, how, dependent=True), residual

@@ -23,6 +23,14 @@ ENTRY_PAIRS = 8
 """Of one entry at most: what one mma takes, so that all entries cost the same."""
 MAX_EXPERTS, MAX_SLOTS = 256, 16
 
+NORM_BLOCKS, ROWS_PER_CHUNK = 128, 4
+"""Of a norm's launch with a small product (ops/norm/kernel.cu): all tokens' blocks, and rows taken at a time."""
+CHUNK_US = 0.75
+"""Measured on an H200: 6 chunks of 5120 columns took a norm of 32 tokens from 3.1 to 7.6 µs."""
+L2_BYTES_PER_US = 5.5e6
+ROUTER_LAUNCH_US = 6.0
+"""What a launch of the router costs beside the norm's. An estimate, not measured."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routing:
@@ -115,6 +123,43 @@ def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
         "engine_moe_route", logits.device, logits, *made.tensors, tokens, columns - 1, made.slots, int(dependent)
     )
     return made
+
+
+def router(
+    x: Tensor, weight: Tensor, top_k: int, arrived: Tensor, *, dependent: bool = False
+) -> tuple[Tensor, Routing]:
+    """x bf16 [tokens, n], at most 32; weight bf16 [experts + 1, n] -> logits bf16 [tokens, experts + 1], their routing.
+
+    One launch; arrived int32 [1], zero before and after: one launch at a time may use it. ValueError for other shapes.
+    """
+    tokens, n = x.shape
+    experts = weight.shape[0] - 1
+    if tokens > MAX_ROUTED or experts > MAX_EXPERTS or top_k >= MAX_SLOTS:
+        raise ValueError(
+            f"moe: found {tokens} tokens, {experts} experts, top {top_k}; expected at most {MAX_ROUTED}, {MAX_EXPERTS} "
+            f"and {MAX_SLOTS - 1}"
+        )
+    for name, tensor in (("x", x), ("router", weight)):
+        if tensor.dtype != torch.bfloat16 or tensor.shape[1] != n or not tensor.is_contiguous():
+            raise ValueError(
+                f"moe: found {name} {tensor.dtype} {list(tensor.shape)}; expected contiguous bf16 with {n} columns"
+            )
+    logits = x.new_empty(tokens, experts + 1)
+    made = unset_routing(tokens, top_k, x.device)
+    sizes = (tokens, n, experts, made.slots)
+    library.call("engine_moe_router", x.device, x, weight, logits, *made.tensors, arrived, *sizes, int(dependent))
+    return logits, made
+
+
+def routes_in_norm(tokens: int, planes: int, experts: int, n: int) -> bool:
+    """Whether a norm of so many fp32 planes had better multiply by the router, and route, in its own launch.
+
+    There each token's blocks read the planes again, and a chunk of the router's rows after the other.
+    """
+    blocks = max(NORM_BLOCKS // tokens, 1)
+    chunks = -(-(experts + 1) // ROWS_PER_CHUNK)
+    repeated = tokens * (min(blocks, chunks) - 1) * planes * 4 * n
+    return CHUNK_US * -(-chunks // blocks) + repeated / L2_BYTES_PER_US < ROUTER_LAUNCH_US
 
 
 def routing_by_sort(logits: Tensor, top_k: int) -> Routing:

@@ -74,6 +74,18 @@ def test_decode_by_graphs_with_joins_and_leaves(pair):
         assert error(pair, [(s, 1) for s in sequences[:n]]) < pair[2].logit_error
 
 
+def test_the_router_in_a_launch_of_its_own(pair, monkeypatch):
+    """What more tokens or experts than these would choose."""
+    monkeypatch.setattr(kernels_on_cpu.moe_cuda, "routes_in_norm", lambda *_: False)
+    routed = []
+    router = kernels_on_cpu.moe_cuda.router
+    monkeypatch.setattr(kernels_on_cpu.moe_cuda, "router", lambda *a, **k: routed.append(a) or router(*a, **k))
+    sequences = [Sequence(50 + i, n, i) for i, n in enumerate((1, 20))]
+    assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
+    assert error(pair, [(s, 1) for s in sequences]) < pair[2].logit_error
+    assert len(routed) >= 2 * len(pair[0].model.layers)
+
+
 @pytest.mark.parametrize("leaf", ["gate_up_proj", "down_proj"])
 @pytest.mark.parametrize(("expert", "tokens"), [(0, 20), (0, 60), (7, 60), (16, 20), (16, 60)])
 def test_a_scale_that_is_off_in_one_expert_is_seen(pair, leaf, expert, tokens, monkeypatch):

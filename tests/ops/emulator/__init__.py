@@ -28,16 +28,16 @@ def compiler() -> str | None:
     return shutil.which("g++")
 
 
-def build(op: str, *, max_shared_bytes: int = 227 * 1024) -> Call:
-    """A stand-in for engine.kernels.library.call that runs this op's kernels here."""
-    sources = [*sorted((ENGINE / "kernels").glob("*.cuh")), ENGINE / "ops" / op / "kernel.cu"]
+def build(op: str, source: str = "kernel", *, max_shared_bytes: int = 227 * 1024) -> Call:
+    """A stand-in for engine.kernels.library.call that runs the kernels of this op's source here."""
+    sources = [*sorted((ENGINE / "kernels").glob("*.cuh")), ENGINE / "ops" / op / f"{source}.cu"]
     emulated = sorted(path for path in HERE.rglob("*") if path.suffix in (".h", ".hpp", ".cuh"))
     digest = hashlib.sha256(f"{FLAGS} {max_shared_bytes}".encode())
     for path in (*sources, *emulated):
         digest.update(path.read_bytes())
-    path = Path(tempfile.gettempdir()) / f"engine-emulated-{op}-{digest.hexdigest()[:16]}.so"
+    path = Path(tempfile.gettempdir()) / f"engine-emulated-{op}-{source}-{digest.hexdigest()[:16]}.so"
     if not path.exists():
-        _compile(op, sources, path, max_shared_bytes)
+        _compile(sources, path, max_shared_bytes)
     library = ctypes.CDLL(str(path))
 
     def call(name: str, _device: torch.device, *arguments: Tensor | float | None) -> None:
@@ -48,7 +48,7 @@ def build(op: str, *, max_shared_bytes: int = 227 * 1024) -> Call:
     return call
 
 
-def _compile(op: str, sources: list[Path], path: Path, max_shared_bytes: int) -> None:
+def _compile(sources: list[Path], path: Path, max_shared_bytes: int) -> None:
     """In a copy of the tree: `__shared__` means two things there, and emulated headers stand in for the real ones."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -63,7 +63,7 @@ def _compile(op: str, sources: list[Path], path: Path, max_shared_bytes: int) ->
         output = path.with_suffix(f".{root.name}.tmp")
         command = ["g++", *FLAGS, f"-I{HERE / 'include'}", f"-DENGINE_MAX_SHARED_BYTES={max_shared_bytes}"]
         done = subprocess.run(
-            [*command, str(root / "ops" / op / "kernel.cu"), "-o", str(output)], capture_output=True, text=True
+            [*command, str(root / sources[-1].relative_to(ENGINE)), "-o", str(output)], capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr[:4000]
         output.replace(path)
