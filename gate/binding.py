@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gate import power
 from gate.calibration.apply import Noise
 from gate.checks.evidence import Evidence
 from gate.checks.kv_dtype_differs import resolved
@@ -40,6 +41,7 @@ def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
         yield "no GPU: the host's processor is the device, and no GPU lock could be taken"
     yield from _arms(evidence)
     yield from short_of_capacity(evidence)
+    yield from power.missing(evidence)
     if MEMORY.intersection(evidence.plan.recipe.protocol.primary):
         yield from unequal_capacity(evidence)
     if evidence.run.client is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from gate import binding, checks, verdict
+from gate import binding, checks, power, verdict
 from gate.calibration import apply
 from gate.cells import cells as made
 from gate.checks.evidence import Evidence
@@ -65,7 +65,7 @@ def judge(run: RunData) -> Report:
         tokens=token_cells,
         divergences=divergences,
         findings=(*run.preflight, *found),
-        notes=(*notes(evidence), *noise.notes()),
+        notes=(*notes(evidence), *power.notes(evidence), *noise.notes()),
         regression=regression(run.baseline, cells, protocol.band),
         counts={kind.value: sum(c.verdict is kind for c in cells) for kind in Verdict},
     )

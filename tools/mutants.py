@@ -34,13 +34,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 TARGETS = (
-    *("gate/verdict.py", "gate/cells.py", "gate/binding.py"),
+    *("gate/verdict.py", "gate/cells.py", "gate/binding.py", "gate/power.py"),
     *("gate/stats", "gate/tokens", "gate/metrics", "gate/checks"),
 )
 TESTS = (
     *("tests/gate/checks", "tests/gate/stats", "tests/gate/tokens", "tests/gate/metrics"),
     *("tests/gate/test_judge*.py", "tests/gate/test_verdict*.py", "tests/gate/test_cells*.py"),
-    *("tests/gate/test_binding*.py", "tests/gate/test_looks*.py"),
+    *("tests/gate/test_binding*.py", "tests/gate/test_power.py", "tests/gate/test_looks*.py"),
     *("tests/gate/calibration/test_fit.py", "tests/gate/test_cases*.py"),
 )
 """Tests of pure functions: one that starts a server would cost every mutant seconds."""

@@ -45,13 +45,18 @@ def in_load(taken: Readings, leg: Leg, name: str) -> tuple[Sample, ...]:
     return tuple(sample for sample in samples if leg.row.start_ns <= sample.t_ns <= leg.row.end_ns)
 
 
-def busy(taken: Readings, leg: Leg, device: str, name: str) -> tuple[float, ...]:
-    """Values in the load window taken while the GPU worked; all of them where it does not report its utilisation.
+def busy_samples(taken: Readings, leg: Leg, device: str, name: str) -> tuple[Sample, ...]:
+    """Those in the load window taken while the GPU worked; all of them where it does not report its utilisation.
 
     An idle GPU lowers its clocks: those samples say nothing about the work.
     """
     at_work = {sample.t_ns: sample.value > 0 for sample in in_load(taken, leg, f"{device}.utilization_percent")}
-    return tuple(s.value for s in in_load(taken, leg, f"{device}.{name}") if at_work.get(s.t_ns, True))
+    return tuple(s for s in in_load(taken, leg, f"{device}.{name}") if at_work.get(s.t_ns, True))
+
+
+def busy(taken: Readings, leg: Leg, device: str, name: str) -> tuple[float, ...]:
+    """Their values."""
+    return tuple(sample.value for sample in busy_samples(taken, leg, device, name))
 
 
 def busy_of_arm(

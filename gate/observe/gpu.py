@@ -123,6 +123,7 @@ READINGS: dict[str, Callable[[Any], float]] = {
     "throttle_mask": lambda h: pynvml.nvmlDeviceGetCurrentClocksEventReasons(h),
     "memory_clock_mhz": lambda h: pynvml.nvmlDeviceGetClockInfo(h, pynvml.NVML_CLOCK_MEM),
     "power_w": lambda h: pynvml.nvmlDeviceGetPowerUsage(h) / 1000,
+    "power_limit_w": lambda h: pynvml.nvmlDeviceGetEnforcedPowerLimit(h) / 1000,
     "energy_j": lambda h: pynvml.nvmlDeviceGetTotalEnergyConsumption(h) / 1000,
     "temperature_c": lambda h: pynvml.nvmlDeviceGetTemperature(h, pynvml.NVML_TEMPERATURE_GPU),
     "memory_used_bytes": lambda h: pynvml.nvmlDeviceGetMemoryInfo(h).used,
@@ -143,6 +144,11 @@ HELD_BACK = {
 def held_back(mask: int) -> tuple[str, ...]:
     """The reasons of a throttle mask that are not normal, in words."""
     return tuple(words for bit, words in HELD_BACK.items() if mask & bit)
+
+
+def at_power_limit(mask: int) -> bool:
+    """Whether a throttle mask names the software power cap: the card lowers its clock to keep its power limit."""
+    return bool(mask & pynvml.nvmlClocksEventReasonSwPowerCap)
 
 
 def _is_one_of(handle: Any, uuids: Uuids) -> bool:

@@ -16,6 +16,7 @@ STEADY = {
     "gpu0.sm_clock_mhz": 1980.0,
     "gpu0.utilization_percent": 100.0,
     "gpu0.throttle_mask": 0.0,
+    "gpu0.power_limit_w": 700.0,
     "gpu0.temperature_c": 50.0,
 }
 HOST: dict[str, object] = {

@@ -65,3 +65,31 @@ def test_the_cell_shows_the_ratio_in_cycles(build: Any) -> None:
 def test_without_a_gpu_there_are_no_cycles(build: Any) -> None:
     report = judge(dataclasses.replace(build.run(gpu=False), telemetry=()))
     assert {c.cycles_ratio for c in report.cells} == {None}
+
+
+def test_a_clock_that_the_arm_lowered_itself_explains_nothing(build: Any, found: Any) -> None:
+    """At the power limit the arm that draws more is slower, by its clock alone: that is its own time."""
+    made = run(build, 0.991, 1.0)
+    for leg in [leg for leg in made.legs if leg.arm == "candidate"]:
+        made = build.alter_telemetry(made, leg.leg_id, CLOCK, lambda _: MHZ * 0.982, 0.0, 0.5)
+    assert {f.code for f in found(made)} == {"clocks-explain"}
+    for leg in made.legs:
+        made = build.alter_telemetry(made, leg.leg_id, "gpu0.throttle_mask", lambda _: 4.0, 0.0, 0.5)
+    assert found(made) == []
+    cells = {c.axis: c for c in judge(made).cells if c.concurrency == 2}
+    assert cells["tpot_median_ms"].cycles_ratio == pytest.approx(1.0, abs=2e-3)
+
+
+def test_a_lower_clock_outside_the_cap_still_does(build: Any, found: Any) -> None:
+    made = run(build, 0.991, 0.991)
+    for leg in made.legs:
+        made = build.alter_telemetry(made, leg.leg_id, CLOCK, lambda _: 1700.0, 0.0, 0.5)
+        made = build.alter_telemetry(made, leg.leg_id, "gpu0.throttle_mask", lambda _: 4.0, 0.0, 0.5)
+    assert {f.code for f in found(made)} == {"clocks-explain"}
+
+
+def test_without_a_sample_outside_the_cap_it_says_nothing(build: Any, found: Any) -> None:
+    made = run(build, 0.991, 0.991)
+    for leg in made.legs:
+        made = build.alter_telemetry(made, leg.leg_id, "gpu0.throttle_mask", lambda _: 4.0)
+    assert found(made) == []
