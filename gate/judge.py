@@ -21,7 +21,7 @@ from gate.observe.residency import residency
 from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.rundata import RunData
 from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
-from gate.tokens.compare import compare, own_spread, pair_up
+from gate.tokens.compare import compare, noise_of, own_spread, pair_up
 
 
 def judge(run: RunData) -> Report:
@@ -85,13 +85,17 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
     bound = evidence.plan.recipe.protocol.near_tie_nats
     cells: list[TokenCell] = []
     divergences: list[Divergence] = []
-    for concurrency in evidence.concurrencies:
-        pairs = [
+    pairs = {
+        concurrency: [
             pair
             for candidate, oracle in evidence.pairs(concurrency)
             for pair in pair_up(candidate.requests, oracle.requests, evidence.run.repeats)
         ]
-        found = compare(pairs, evidence.run.forced, bound, evidence.run.margins)
+        for concurrency in evidence.concurrencies
+    }
+    whole = noise_of((pair for level in pairs.values() for pair in level), evidence.run.forced)
+    for concurrency in evidence.concurrencies:
+        found = compare(pairs[concurrency], evidence.run.forced, bound, evidence.run.margins, whole)
         covering = [
             finding
             for finding in findings
@@ -120,6 +124,8 @@ def _tokens(evidence: Evidence, findings: Sequence[Finding]) -> tuple[tuple[Toke
                 undecided=found.undecided,
                 near_nats=found.near_nats,
                 own=own_spread(found),
+                noise=found.noise,
+                run_noise=found.run_noise,
             )
         )
     return tuple(cells), tuple(divergences)

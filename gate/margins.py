@@ -1,31 +1,32 @@
 """4 After the timed legs: what the oracle is asked once more, in which order, within a budget of time.
 
-1  Every candidate answer that differs from the oracle's goes back to the oracle, all positions of it. The verdict
-   rests on it, so the budget does not cut it short.
-2  The oracle's own answers of the first repetition go back to it as well, level by level in turns: how far are they
-   from its own choice by the same measure?
-3  It runs those prompts again, untimed, at each concurrency: does it agree with itself? Where it does not, the new
-   answers go back to it too.
+1  Every candidate answer that differs from the oracle's goes back to the oracle, all positions of it, and in turns with
+   them the oracle's own answers to the same prompts: how far are they from its own choice by the same measure? One of
+   each level, repetition and arm, then the next of each: a budget that ends leaves both arms and all levels as much.
+2  It runs the first repetition's prompts again, untimed, at each concurrency: does it agree with itself?
+3  Where it does not, the new answers go back to it too.
 
-2 has half the budget, 3 the rest, and what is left of 2 what 3 leaves. What does not fit is left out, and the report
-counts what there is: without it no bound is widened. Each part is a file, and a resumed run does not ask for it again.
+What does not fit is left out and counted. A candidate's answer without an opinion leaves its cell undecided; without
+some of its own the oracle's spread is less well known, which never makes a verdict easier. Each part is a file, and a
+resumed run does not ask for it again.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 from gate.client import drive, openai
-from gate.forcing import Asker, Question
+from gate.forcing import Asker, Question, row
 from gate.leg import load_spec
 from gate.observe import store
-from gate.observe.rows import RequestRow
+from gate.observe.rows import Arm, RequestRow
 from gate.observe.rundata import RunData
 from gate.observe.tokenrows import ForcedRow, Place, SequenceRow
 from gate.plan import Plan, PlannedLeg, leg_prompts
-from gate.tokens.compare import Pair, differs, pair_up
+from gate.tokens.compare import NOT_ASKED, Pair, differs, pair_up
 
 REPEATED = 0
 """The repetition whose prompts the oracle runs again: it has the same prompts at the same concurrency as the legs."""
@@ -51,13 +52,25 @@ def to_judge(run: RunData) -> dict[str, list[Question]]:
 
 
 def own_answers(run: RunData) -> dict[str, list[Question]]:
-    """Part name -> the oracle's different answers to the repeated prompts, by concurrency; pure."""
+    """Part name -> the oracle's timed answers, by leg; pure."""
     found: dict[str, list[Question]] = {}
     prompts = _prompts(run.plan)
     for pair in pairs(run):
-        if pair.place.repetition == REPEATED:
-            part = found.setdefault(f"forced-oracle-c{pair.place.concurrency}", [])
-            part += [Question(pair.place, "oracle", prompts(pair.place), ids) for ids in dict.fromkeys(pair.takes)]
+        if pair.takes:
+            place = pair.place
+            question = Question(place, "oracle", prompts(place), pair.takes[0])
+            found.setdefault(f"forced-oracle-c{place.concurrency}-r{place.repetition}", []).append(question)
+    return found
+
+
+def other_answers(run: RunData) -> dict[str, list[Question]]:
+    """Part name -> what the oracle answered to repeated prompts beside its timed answer, by concurrency; pure."""
+    found: dict[str, list[Question]] = {}
+    prompts = _prompts(run.plan)
+    for pair in pairs(run):
+        new = [ids for ids in dict.fromkeys(pair.takes) if ids != pair.takes[0]]
+        part = found.setdefault(f"forced-repeats-c{pair.place.concurrency}", []) if new else []
+        part += [Question(pair.place, "oracle", prompts(pair.place), ids) for ids in new]
     return found
 
 
@@ -68,39 +81,36 @@ def look_again(place: store.Store, url: str, model: str, say: Callable[[str], No
     """
     run = store.read_run(place.folder)
     protocol = run.plan.recipe.protocol
+    deadline = time.monotonic() + protocol.second_look_s
     with Asker(url, model, protocol.request_timeout_s) as asker:
-        for name, questions in to_judge(run).items():
-            if not place.has_part(name):
-                place.write_part(name, ForcedRow, list(asker.until(questions, None)))
-        began = time.monotonic()
-        deadline = began + protocol.second_look_s
-        told: dict[str, list[ForcedRow]] = {name: [] for name in own_answers(run) if not place.has_part(name)}
-        _own(asker, run, told, began + protocol.second_look_s / 2)
+        left = _ask(asker, place, {**to_judge(run), **own_answers(run)}, deadline)
         for take in range(1, protocol.oracle_repeats + 1):
             for leg in _repeatable(run):
                 name = f"repeats-c{leg.concurrency}-t{take}"
                 if not place.has_part(name) and time.monotonic() < deadline:
                     place.write_part(name, SequenceRow, again(run.plan, leg, url, model, take))
-        left = _own(asker, store.read_run(place.folder), told, deadline)
-        for name, rows in told.items():
-            place.write_part(name, ForcedRow, rows)
-    if left:
-        say(f"{left} of the oracle's own answers were not sent back to it: second_look_s was over")
+        left += _ask(asker, place, other_answers(store.read_run(place.folder)), deadline)
+    whose: dict[Arm, str] = {"candidate": "the candidate's", "oracle": "the oracle's own"}
+    for arm, name in whose.items():
+        if count := left[arm]:
+            say(f"{count} of {name} answers were not sent back to the oracle: second_look_s was over")
 
 
-def _own(asker: Asker, run: RunData, told: dict[str, list[ForcedRow]], deadline: float) -> int:
-    """Ask for what `told` does not hold yet, and put it there; returns how many did not fit."""
-    known = {(row.place, row.token_ids) for rows in told.values() for row in rows}
-    parts = {
-        name: [one for one in questions if (one.place, one.output) not in known]
-        for name, questions in own_answers(run).items()
-        if name in told
-    }
-    left = sum(map(len, parts.values()))
-    for name, question in _in_turns(parts):
-        for row in asker.until((question,), deadline):
-            told[name].append(row)
-            left -= 1
+def _ask(asker: Asker, place: store.Store, parts: dict[str, list[Question]], deadline: float) -> Counter[Arm]:
+    """Ask for the parts that are not on disk and put them there; returns how many of each arm's did not fit."""
+    wanted = {name: questions for name, questions in parts.items() if not place.has_part(name)}
+    rows = asker.answers([question for _, question in _in_turns(wanted)], deadline)
+    told = {(row.arm, row.place, row.token_ids): row for row in rows}
+    left: Counter[Arm] = Counter()
+    for name, questions in wanted.items():
+        answered = []
+        for one in questions:
+            opinion = told.get((one.arm, one.place, one.output))
+            left[one.arm] += opinion is None
+            if opinion is None and one.arm == "candidate":
+                opinion = row(one, (), NOT_ASKED)
+            answered += [] if opinion is None else [opinion]
+        place.write_part(name, ForcedRow, answered)
     return left
 
 

@@ -111,8 +111,8 @@ class Protocol(Table):
     """How far the oracle may prefer its own token and the candidate's still be a near tie; the bound's floor."""
     oracle_repeats: int = Field(1, ge=0, le=20)
     """Untimed runs by the oracle of the first repetition's prompts at each level: does it agree with itself?"""
-    second_look_s: float = Field(60.0, ge=0)
-    """Time for them and for sending its own answers back to it, after the timed legs; the rest is left out."""
+    second_look_s: float = Field(300.0, ge=0)
+    """Time for sending both arms' answers back to it and for those runs, after the timed legs; the rest is left out."""
     ready_timeout_s: float = Field(900.0, gt=0)
     """How long a server may take to start."""
     request_timeout_s: float = Field(600.0, gt=0)

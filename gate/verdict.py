@@ -12,8 +12,8 @@ from gate.report.model import Cell, Reason, TokenCell
 from gate.stats.band import Band
 from gate.stats.holm import adjusted
 from gate.stats.interval import CONFIDENCE, Interval, moderated
-from gate.tokens.compare import Comparison
-from gate.tokens.marks import SPREAD_FACTOR
+from gate.tokens.compare import NOT_ASKED, Comparison
+from gate.tokens.noise import ALLOWED, FAULT, Loud, loud
 from gate.units import ratio as shown
 
 AGREEMENT_IN_BANDS = 0.5
@@ -151,26 +151,56 @@ def tokens(found: Comparison, *, planned: int, findings: Sequence[Finding], fini
             message += f"; {mixed} go on with another request's ids"
         hint = "requests share state: look at slots and blocks" if mixed else "see divergences in report.json"
         return Decision(Verdict.FAIL, (Reason(code="tokens-diverged", message=message, hint=hint),))
+    noisy = _noise(found)
+    if noisy is not None and noisy.verdict is Verdict.FAIL:
+        return noisy
     if found.unjudged:
         why = "" if found.unjudged_why is None else f": {found.unjudged_why}"
         asked = f"the oracle has no opinion{why}" if finished else "the run ended before the oracle was asked"
         message = f"{found.unjudged} of {found.sequences} sequences differ and {asked}"
         hint = "the oracle must answer prompt_logprobs requests" if finished else RESUME
+        if found.unjudged_why == NOT_ASKED:
+            hint = "give protocol.second_look_s more time"
         reason = Reason(code="tokens-unjudged", message=message, hint=hint)
         return Decision(Verdict.INCONCLUSIVE, (reason,))
-    if found.undecided:
-        message = (
-            f"{found.undecided} of {found.sequences} sequences differ by more than {found.near_nats:g} nats, "
-            f"but by no more than {SPREAD_FACTOR:g} times what the oracle's own ids do by the same measure"
-        )
-        hint = "this oracle's one-shot and step-by-step answers differ too much to judge by"
-        return Decision(Verdict.INCONCLUSIVE, (Reason(code="oracle-undecided", message=message, hint=hint),))
+    if noisy is not None:
+        return noisy
     if found.sequences < planned or not planned:
         message = f"{found.sequences} of {planned} planned sequences could be compared"
         hint = "both arms must return token ids for every request" if finished else RESUME
         reason = Reason(code="tokens-unread", message=message, hint=hint)
         return Decision(Verdict.INCONCLUSIVE, (reason,))
     return Decision(Verdict.PASS)
+
+
+def _noise(found: Comparison) -> Decision | None:
+    """Sequences beyond the bound, judged together by how much noisier all are than the oracle's own; None: nothing
+    against them."""
+    if not found.undecided:
+        return None
+    beyond = f"{found.undecided} of {found.sequences} sequences differ by more than {found.near_nats:g} nats"
+    if found.noise is None:
+        lacking = "too few of the oracle's own have gaps to compare them with"
+        hint = "the oracle's own answers must go back to it too: look at second_look_s and at its log"
+        if found.wrong_nats is None:
+            lacking = "some of the oracle's own ids are outside its own top 20"
+            hint = "this oracle's one-shot and step-by-step answers differ too much to judge by"
+        message = f"{beyond}, and {lacking}"
+        return Decision(Verdict.INCONCLUSIVE, (Reason(code="oracle-undecided", message=message, hint=hint),))
+    bulk, tail = found.noise.bulk, found.noise.tail
+    judged = loud(found.noise, found.run_noise)
+    if judged is Loud.NO:
+        return None
+    faulty = judged is Loud.YES
+    worse = max((bulk, tail), key=lambda one: one.low if faulty else one.high)
+    by = "mean" if worse is bulk else "largest"
+    said = f"{shown(worse.value)} ({shown(worse.low)} to {shown(worse.high)}) times as noisy as the oracle's own"
+    message = f"{beyond}, and all by their {by} gap are {said} {found.noise.own_sequences}"
+    if faulty:
+        hint = f"more than {FAULT:g} is no rounding: see divergences in report.json"
+        return Decision(Verdict.FAIL, (Reason(code="tokens-noisy", message=message, hint=hint),))
+    hint = f"up to {ALLOWED:.2f} is another correct rounding, above {FAULT:g} a fault; more sequences decide"
+    return Decision(Verdict.INCONCLUSIVE, (Reason(code="oracle-undecided", message=message, hint=hint),))
 
 
 def grid(cells: Sequence[Cell], token_cells: Sequence[TokenCell]) -> Verdict:

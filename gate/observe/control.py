@@ -17,6 +17,11 @@ def client(url: str, timeout_s: float) -> httpx.Client:
     return httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, verify=tls_context())
 
 
+def async_client(url: str, timeout_s: float) -> httpx.AsyncClient:
+    """The same for several requests at once."""
+    return httpx.AsyncClient(base_url=url, timeout=timeout_s, trust_env=False, verify=tls_context())
+
+
 def get(client: httpx.Client, path: str) -> tuple[int, str]:
     """(status, body as text).
 

@@ -81,6 +81,26 @@ class OwnSpread(Row):
     """Positions at which its lead over the next token is at most 0, 0.001, 0.01, 0.1, 0.25, 0.5, 1 nats; cumulative."""
 
 
+class Interval(Row):
+    """A figure and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Noise(Row):
+    """The candidate's gaps beside the oracle's own: 1 is equally noisy (gate/tokens/noise.py)."""
+
+    candidate_sequences: int
+    own_sequences: int
+    """Of the whole run: all concurrencies together."""
+    bulk: Interval
+    """By the mean gap."""
+    tail: Interval
+    """By the largest gap of a sequence."""
+
+
 class TokenCell(Row):
     """Greedy tokens of both arms at one concurrency."""
 
@@ -101,11 +121,15 @@ class TokenCell(Row):
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
     undecided: int = 0
-    """Beyond the bound, but within twice what the oracle's own ids are off by the same measure."""
+    """Beyond the bound, but not wrong by themselves: judged together, by the noise."""
     near_nats: float | None = None
     """The bound as it was applied; above bound_nats only where the oracle disagrees with itself."""
     own: OwnSpread | None = None
     """What the oracle says of its own ids; None in a run that did not ask."""
+    noise: Noise | None = None
+    """None: there is nothing to compare, or the report is of an earlier version."""
+    run_noise: Noise | None = None
+    """The same of all levels together."""
 
 
 class Divergence(Row):

@@ -165,13 +165,22 @@ def token_text(tokens: Sequence[TokenCell]) -> str:
     if sums["near_tie"]:
         parts.append(f"{counted(sums['near_tie'], 'near tie')} by the oracle's own log-probs")
     if undecided := sum(t.undecided for t in valid):
-        parts.append(f"{undecided} undecided, hardly farther off than the oracle's own")
+        parts.append(f"{undecided} undecided by themselves{_noise_text(valid)}")
     parts += [f"{sums['diverged']} diverged", f"{sum(t.unjudged for t in valid)} unjudged"]
     bound = max(t.bound_nats if t.near_nats is None else t.near_nats for t in valid)
     worst = f"; largest margin {number(max(margins), 3)} nats, bound {bound:g}" if margins else ""
     # Only the margins can say so: a checkpoint does not tell what its weights are.
     random = "; so many ties are what random weights give, as synthetic checkpoints have" if _mostly_ties(sums) else ""
     return ", ".join(parts) + worst + random
+
+
+def _noise_text(tokens: Sequence[TokenCell]) -> str:
+    """Of all levels together."""
+    found = next((t.run_noise for t in tokens if t.run_noise is not None), None)
+    if found is None:
+        return ""
+    bulk, tail = (f"{ratio(one.value)} ({ratio(one.low)} to {ratio(one.high)})" for one in (found.bulk, found.tail))
+    return f"; by the mean gap {bulk}, by the largest {tail} times as noisy as the oracle's own"
 
 
 def _mostly_ties(sums: dict[str, int]) -> bool:

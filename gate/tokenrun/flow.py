@@ -125,7 +125,7 @@ def ties(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, serve
 
 
 def opinions(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, pair: Pair, ui: Ui) -> None:
-    """The candidate's answers that differ, and each different answer of the oracle's own, one at a time."""
+    """The candidate's answers that differ, and each different answer of the oracle's own, in turns."""
     data = folders.read(place.folder)
     server = pair.alone("oracle")
     began, asked = time.monotonic(), 0
@@ -136,7 +136,7 @@ def opinions(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, p
                 continue
             mine = [row for row in data.answers if (row.kind, row.concurrency, row.repetition) == _key(load)]
             questions = list(_questions(load, mine))
-            place.write_part(name, ForcedRow, list(asker.until(questions, None)))
+            place.write_part(name, ForcedRow, asker.answers(questions))
             asked += len(questions)
     ui.say(messages.tokens_opinions(asked, time.monotonic() - began))
 

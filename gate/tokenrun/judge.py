@@ -9,13 +9,13 @@ from gate import verdict
 from gate.checks.arms_are_one import posing
 from gate.observe.residency import residency
 from gate.observe.rows import ARMS, Arm, Finding, Identity
-from gate.observe.tokenrows import ForcedRow, Kind, Place, SequenceRow
+from gate.observe.tokenrows import Kind, Place, SequenceRow
 from gate.recipe import Protocol
 from gate.report.model import ArmSummary, Divergence, TokenCell
 from gate.tokenrun.folder import TokenData
 from gate.tokenrun.model import KindCell, TieBreak, TokenReport
 from gate.tokenrun.plan import REPEATS
-from gate.tokens.compare import Pair, compare, own_spread
+from gate.tokens.compare import Pair, compare, noise_of, own_spread
 from gate.tokens.own import tie_breaks
 from gate.units import counted
 
@@ -102,8 +102,9 @@ def _cell(
     data: TokenData, kind: Kind, concurrency: int, answers: list[SequenceRow]
 ) -> tuple[KindCell, tuple[Divergence, ...], list[Finding]]:
     floor = data.plan.base.recipe.protocol.near_tie_nats
-    forced: list[ForcedRow] = [row for row in data.forced if (row.kind, row.concurrency) == (kind, concurrency)]
-    found = compare(pairs(answers), forced, floor)
+    forced = [row for row in data.forced if row.kind == kind]  # the other kind's answers have other lengths
+    every = noise_of(pairs(row for row in data.answers if row.kind == kind), forced)
+    found = compare(pairs(answers), forced, floor, run_noise=every)
     broken = list(faults(answers))
     planned = sum(one.calls for one in data.plan.scenarios if one.name.startswith(f"{kind}-c{concurrency}-s"))
     decision = verdict.tokens(found, planned=planned, findings=broken, finished=data.finished_at is not None)
@@ -122,6 +123,8 @@ def _cell(
         near_nats=found.near_nats,
         wrong_nats=found.wrong_nats,
         own=own_spread(found),
+        noise=found.noise,
+        run_noise=found.run_noise,
         verdict=decision.verdict,
         reasons=decision.reasons,
     )
@@ -143,6 +146,8 @@ def _as_token_cell(cell: KindCell) -> TokenCell:
         undecided=cell.undecided,
         near_nats=cell.near_nats,
         own=cell.own,
+        noise=cell.noise,
+        run_noise=cell.run_noise,
     )
 
 

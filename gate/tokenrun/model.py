@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from gate.observe.rows import Arm, Finding, Row, Verdict
-from gate.report.model import ArmSummary, Divergence, OwnSpread, Reason
+from gate.report.model import ArmSummary, Divergence, Noise, OwnSpread, Reason
 
 
 class KindCell(Row):
@@ -29,6 +29,10 @@ class KindCell(Row):
     wrong_nats: float | None
     """Above it a gap is wrong; None: the oracle's own ids are outside its own top 20, and no figure is."""
     own: OwnSpread | None
+    noise: Noise | None = None
+    """Beside the oracle's own of this kind at all levels."""
+    run_noise: Noise | None = None
+    """Of this kind at all levels."""
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
 

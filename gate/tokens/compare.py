@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 from gate.observe.rows import MarginRow, RequestRow
 from gate.observe.tokenrows import ForcedRow, Place, SequenceRow
-from gate.report.model import Divergence, OwnSpread
+from gate.report.model import Divergence, Noise, OwnSpread
 from gate.tokens.first_divergence import first_divergence
 from gate.tokens.foreign import foreign
 from gate.tokens.marks import Bounds, Mark, bounds, mark
 from gate.tokens.near_tie import Kind, classify
+from gate.tokens.noise import noise
 from gate.tokens.own import Own, own, usable
 
 Ids = tuple[int, ...]
+Opinions = Mapping[tuple[str, Place, Ids], ForcedRow]
+
+NOT_ASKED = "it was not asked: second_look_s was over"
+"""Stands as the error of an opinion that the time did not suffice for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,11 @@ class Comparison:
     agreeing: int
     """Of them, those in which all its runs are equal."""
     own: Own
+    """At these prompts. The bounds rest on the oracle's own answers of the whole run."""
+    noise: Noise | None
+    """Of all sequences of which there are gaps, beside the oracle's own of the whole run."""
+    run_noise: Noise | None
+    """The same of all levels together."""
     divergences: tuple[Divergence, ...]
 
 
@@ -121,22 +131,36 @@ def divergence(pair: Pair) -> Divergence | None:
     )
 
 
+def noise_of(pairs: Iterable[Pair], forced: Iterable[ForcedRow]) -> Noise | None:
+    """Of the candidate's answers in these pairs, beside all of the oracle's own that it was asked about."""
+    opinions = _by_answer(forced)
+    return noise(_gaps([pair for pair in pairs if pair.comparable], opinions), _own_rows(opinions))
+
+
 def compare(
-    pairs: Sequence[Pair], forced: Iterable[ForcedRow], floor_nats: float, margins: Iterable[MarginRow] = ()
+    pairs: Sequence[Pair],
+    forced: Iterable[ForcedRow],
+    floor_nats: float,
+    margins: Iterable[MarginRow] = (),
+    run_noise: Noise | None = None,
 ) -> Comparison:
     """Count what the pairs of one concurrency are.
 
-    forced: the oracle's opinions of both arms' ids; those of other prompts are left out. margins: of runs that have no
-    such opinions. floor_nats: near_tie_nats of the recipe.
+    forced: the oracle's opinions of both arms' ids in the whole run. Of the candidate's those of other prompts are left
+    out; the oracle's own are taken together, so that no level rests on the few that were asked there. margins: of runs
+    that have no such opinions. floor_nats: near_tie_nats of the recipe. run_noise: noise_of all levels.
     """
     places = {pair.place for pair in pairs}
-    opinions = {(row.arm, row.place, row.token_ids): row for row in forced if row.place in places}
+    every = _by_answer(forced)
+    opinions = {key: row for key, row in every.items() if row.place in places}
     spread = own([row for (arm, _, _), row in opinions.items() if arm == "oracle"])
+    theirs = _own_rows(every)
+    whole = own(theirs)
     known = {(m.concurrency, m.repetition, m.index, m.position, m.candidate_id, m.oracle_id): m for m in margins}
     comparable = [pair for pair in pairs if pair.comparable]
     kinds: list[Kind] = []
     found: list[Divergence] = []
-    limits = [bounds(floor_nats, spread.largest_nats, spread.outside_top, pair.agrees) for pair in comparable]
+    limits = [bounds(floor_nats, whole.largest_nats, whole.outside_top, pair.agrees) for pair in comparable]
     for pair, limit in zip(comparable, limits, strict=True):
         split = divergence(pair)
         if split is None:
@@ -165,12 +189,30 @@ def compare(
         uncompared=len(pairs) - len(comparable),
         max_margin_nats=max((nats for nats in worst if nats is not None), default=None),
         near_nats=max((limit.near_nats for limit in limits), default=floor_nats),
-        wrong_nats=None if spread.outside_top else wrong,
+        wrong_nats=None if whole.outside_top else wrong,
         repeated=sum(pair.agrees is not None for pair in comparable),
         agreeing=sum(pair.agrees is True for pair in comparable),
         own=spread,
+        noise=noise(_gaps(comparable, opinions), theirs),
+        run_noise=run_noise,
         divergences=tuple(found),
     )
+
+
+def _by_answer(forced: Iterable[ForcedRow]) -> Opinions:
+    return {(row.arm, row.place, row.token_ids): row for row in forced}
+
+
+def _own_rows(opinions: Opinions) -> list[ForcedRow]:
+    return [row for (arm, _, _), row in opinions.items() if arm == "oracle" and usable(row)]
+
+
+def _gaps(pairs: Sequence[Pair], opinions: Opinions) -> list[ForcedRow]:
+    """One a sequence of the candidate; of one that equals the oracle's, the opinion of the oracle's."""
+    found = (
+        opinions.get(("candidate" if differs(pair) else "oracle", pair.place, pair.candidate or ())) for pair in pairs
+    )
+    return [row for row in found if row is not None and usable(row)]
 
 
 def _by_gaps(split: Divergence, opinion: ForcedRow, limits: Bounds) -> Divergence:

@@ -12,17 +12,18 @@ import enum
 import math
 from dataclasses import dataclass
 
+from gate.tokens.noise import FAULT
+
 CEILING_NATS = 0.5
 """No own spread widens the bound beyond it. Twice the largest gap that earlier gates recorded between two correct
 engines (0.25), and the fixed threshold that they passed everything under. An oracle that differs from itself by more
 is no yardstick for what lies between."""
 
 
-SPREAD_FACTOR = 2.0
-"""A gap is wrong only beyond so many times the largest of the oracle's own. The candidate's largest gap is the maximum
-of another sample, of its own rounding beside the oracle's. Simulated with normal noise √2 times the oracle's over as
-many positions, it exceeds the oracle's largest in 99 % of cases, and twice that in 1.1 % at 1,000 positions and in
-0.2 % at 10,000."""
+SPREAD_FACTOR = FAULT
+"""A gap is wrong by itself only beyond so many times the bound's floor, or the largest of the oracle's own where that
+is larger: it takes rounding twice as coarse. The candidate's largest gap is the maximum of another and often larger
+sample, so it may exceed the oracle's own without any fault."""
 
 
 class Mark(enum.StrEnum):
@@ -30,7 +31,7 @@ class Mark(enum.StrEnum):
     """The oracle's own choice, or a member of an exact tie."""
     NEAR_TIE = "near tie"
     UNDECIDED = "undecided"
-    """Beyond the bound, but within what the oracle's own ids explain."""
+    """Beyond the bound, but not wrong by itself: all such sequences are judged together (noise.py)."""
     WRONG = "wrong"
 
 
@@ -46,15 +47,16 @@ def bounds(floor_nats: float, own_nats: float | None, own_outside_top: int, agre
     """The floor, widened by what the oracle itself does.
 
     A bound above the floor has to be earned: only where the oracle's own runs of this very prompt disagree, and up to
-    CEILING_NATS. What lies above the bound is wrong only if it is also beyond SPREAD_FACTOR times what the oracle's own
-    ids are off by the same measure: one-shot and incremental decode round differently, and that is not the candidate's
-    doing.
+    CEILING_NATS. What lies above the bound is wrong by itself only if it is also beyond SPREAD_FACTOR times the floor
+    and times what the oracle's own ids are off by the same measure: one-shot and incremental decode round differently,
+    and that is not the candidate's doing. The floor is in it because the largest of a few own sequences says little.
 
-    own_nats: largest gap of the oracle's own ids, None where not measured. agrees: None where it ran once.
+    own_nats: largest gap of the oracle's own ids in the whole run, None where not measured. agrees: None where it ran
+    once.
     """
     own = own_nats or 0.0
     near = max(floor_nats, min(own, CEILING_NATS)) if agrees is False else floor_nats
-    return Bounds(near, math.inf if own_outside_top else max(near, SPREAD_FACTOR * own))
+    return Bounds(near, math.inf if own_outside_top else max(near, SPREAD_FACTOR * max(floor_nats, own)))
 
 
 def mark(gap_nats: float | None, limits: Bounds) -> Mark:

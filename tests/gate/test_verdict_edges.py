@@ -9,10 +9,10 @@ import pytest
 
 from gate import verdict
 from gate.observe.rows import Verdict
-from gate.report.model import Divergence
+from gate.report.model import Divergence, Interval, Noise
 from gate.stats.band import assumed
 from gate.stats.interval import moderated
-from gate.tokens.compare import Comparison, compare
+from gate.tokens.compare import NOT_ASKED, Comparison, compare
 
 
 def decide(monkeypatch: pytest.MonkeyPatch, ratio: float, band: float, **interval: float) -> verdict.Decision:
@@ -83,6 +83,67 @@ def test_another_requests_ids_are_named() -> None:
     message, hint = tokens(diverged=3, divergences=(one, one, foreign))
     assert message.endswith("; 1 go on with another request's ids")
     assert hint == "requests share state: look at slots and blocks"
+
+
+def noise(value: float, low: float, high: float, tail: float = 1.0) -> Noise:
+    return Noise(
+        candidate_sequences=4,
+        own_sequences=59,
+        bulk=Interval(value=value, low=low, high=high),
+        tail=Interval(value=tail, low=tail, high=tail),
+    )
+
+
+def judged(*, planned: int = 4, **fields: Any) -> verdict.Decision:
+    made: Comparison = dataclasses.replace(compare((), (), 0.25), sequences=4, exact=3, **fields)
+    return verdict.tokens(made, planned=planned, findings=(), finished=True)
+
+
+def test_sequences_beyond_the_bound_are_judged_by_the_noise() -> None:
+    quiet = judged(undecided=1, noise=noise(1.1, 1.0, 1.3))
+    assert (quiet.verdict, quiet.reasons) == (Verdict.PASS, ())
+    between = judged(undecided=1, noise=noise(1.3, 1.1, 1.6))
+    assert (between.verdict, between.reasons[0].code) == (Verdict.INCONCLUSIVE, "oracle-undecided")
+    assert between.reasons[0].message == (
+        "1 of 4 sequences differ by more than 0.25 nats, and all by their mean gap are 1.300 (1.100 to 1.600) times as "
+        "noisy as the oracle's own 59"
+    )
+    assert "up to 1.41 is another correct rounding" in between.reasons[0].hint
+    loud = judged(undecided=1, noise=noise(1.1, 1.0, 1.3, tail=2.5))
+    assert (loud.verdict, loud.reasons[0].code) == (Verdict.FAIL, "tokens-noisy")
+    assert "all by their largest gap are 2.500" in loud.reasons[0].message
+
+
+def test_a_quiet_run_speaks_for_a_level_of_few_sequences() -> None:
+    wide = noise(1.1, 0.8, 1.6)
+    assert judged(undecided=1, noise=wide).verdict is Verdict.INCONCLUSIVE
+    assert judged(undecided=1, noise=wide, run_noise=noise(1.1, 1.0, 1.2)).verdict is Verdict.PASS
+
+
+def test_quiet_sequences_do_not_excuse_those_that_are_missing() -> None:
+    found = judged(undecided=1, noise=noise(1.1, 1.0, 1.3), planned=5)
+    assert (found.verdict, found.reasons[0].code) == (Verdict.INCONCLUSIVE, "tokens-unread")
+
+
+def test_noise_fails_before_unjudged_sequences_leave_it_open() -> None:
+    assert judged(undecided=1, unjudged=1, noise=noise(3.0, 2.5, 3.5)).verdict is Verdict.FAIL
+    assert judged(undecided=1, unjudged=1, noise=noise(1.3, 1.1, 1.6)).reasons[0].code == "tokens-unjudged"
+
+
+@pytest.mark.parametrize(
+    ("wrong_nats", "said"),
+    [(0.5, "too few of the oracle's own have gaps"), (None, "some of the oracle's own ids are outside its own top 20")],
+)
+def test_without_a_comparison_nothing_beyond_the_bound_is_decided(wrong_nats: float | None, said: str) -> None:
+    made = judged(undecided=1, wrong_nats=wrong_nats)
+    assert made.verdict is Verdict.INCONCLUSIVE
+    assert said in made.reasons[0].message
+
+
+def test_who_was_not_asked_for_want_of_time_is_told_to_give_more() -> None:
+    message, hint = tokens(unjudged=1, unjudged_why=NOT_ASKED)
+    assert message.endswith("it was not asked: second_look_s was over")
+    assert hint == "give protocol.second_look_s more time"
 
 
 @pytest.mark.parametrize(

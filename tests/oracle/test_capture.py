@@ -38,7 +38,7 @@ def test_each_output_position_is_judged_on_the_given_prefix() -> None:
     with client(ROWS, sent=sent) as oracle:
         first, second = teacher_forced(oracle, "m", [10, 11], [12, 13])
     assert sent[0]["prompt"] == [10, 11, 12, 13]
-    assert sent[0]["prompt_logprobs"] == 20
+    assert sent[0]["prompt_logprobs"] == 2
     assert sent[0]["temperature"] == 0
     assert (first.token_id, first.rank, first.margin_nats, first.top_ids) == (12, 1, 0.0, (12,))
     assert (second.token_id, second.rank, second.margin_nats) == (13, 2, 1.0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gate.observe.tokenrows import SequenceRow
-from gate.tokens.compare import Comparison, compare, differs, divergence, own_spread, pair_up
+from gate.tokens.compare import Comparison, compare, differs, divergence, noise_of, own_spread, pair_up
 from tests.gate.tokens.making import ORACLE, forced, pair
 
 FLOOR = 0.25
@@ -23,7 +23,7 @@ def counts(found: Comparison) -> dict[str, int]:
 def test_equal_ids_are_exact() -> None:
     found = compare([pair(), pair(index=1)], (), FLOOR)
     assert (found.sequences, found.uncompared, found.divergences, counts(found)) == (2, 0, (), {"exact": 2})
-    assert (found.max_margin_nats, found.near_nats, found.wrong_nats) == (None, FLOOR, FLOOR)
+    assert (found.max_margin_nats, found.near_nats, found.wrong_nats) == (None, FLOOR, 2 * FLOOR)
 
 
 def test_an_early_near_tie_excuses_what_follows_from_it() -> None:
@@ -224,3 +224,28 @@ def test_repeats_join_their_prompt_in_order_of_take(rows: Any) -> None:
     made = pair_up(ours, theirs, [take(2, sha), take(1, sha), take(3, "another prompt")])
     assert made[1].oracle == (theirs[1].token_ids, (1,) * 8, (2,) * 8)
     assert made[0].oracle == (theirs[0].token_ids,)
+
+
+def test_the_bounds_rest_on_the_oracles_own_answers_of_all_levels() -> None:
+    """Nothing of its own was asked at this level; at another its own ids lie 0.4 nats off."""
+    elsewhere = forced(ORACLE, {3: 0.4}, arm="oracle").model_copy(update={"concurrency": 8})
+    found = compare([pair(OTHER)], [forced(OTHER, {2: 0.7}), elsewhere], FLOOR)
+    assert (counts(found), found.wrong_nats, found.own.sequences) == ({"undecided": 1}, 0.8, 0)
+    outside = forced(ORACLE, {3: None}, arm="oracle").model_copy(update={"concurrency": 8})
+    assert compare([pair(OTHER)], [forced(OTHER, {2: 0.7}), outside], FLOOR).wrong_nats is None
+
+
+def test_noise_is_of_all_sequences_and_an_exact_one_has_the_oracles_gaps() -> None:
+    pairs = [pair(OTHER), pair(index=1), pair(index=2), pair(None, index=3)]
+    opinions = [
+        forced(OTHER, {2: 0.3}),
+        forced(ORACLE, {1: 0.1}, arm="oracle"),
+        forced(ORACLE, {1: 0.2}, arm="oracle", index=1),
+        forced(ORACLE, arm="oracle", index=2, error="gone"),
+    ]
+    found = compare(pairs, opinions, FLOOR)
+    assert found.noise is not None
+    assert (found.noise.candidate_sequences, found.noise.own_sequences) == (2, 2)
+    assert found.noise.tail.value == pytest.approx(0.25 / 0.15)
+    assert found.run_noise is None
+    assert compare(pairs, opinions, FLOOR, run_noise=noise_of(pairs, opinions)).run_noise == found.noise

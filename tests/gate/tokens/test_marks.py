@@ -45,9 +45,10 @@ def test_one_that_does_not_widens_it_by_its_own_spread_up_to_the_ceiling() -> No
 
 
 @pytest.mark.parametrize("own", [None, 0.0, 0.1, FLOOR / 2])
-def test_the_floor_holds_whatever_the_oracle_does(own: float | None) -> None:
-    assert bounds(FLOOR, own, 0, agrees=False) == Bounds(FLOOR, FLOOR)
-    assert bounds(FLOOR, own, 0, agrees=True) == Bounds(FLOOR, FLOOR)
+def test_the_floor_holds_however_little_was_seen_of_the_oracle(own: float | None) -> None:
+    """The largest of a few sequences is small: neither bound may rest on it alone."""
+    assert bounds(FLOOR, own, 0, agrees=False) == Bounds(FLOOR, 2 * FLOOR)
+    assert bounds(FLOOR, own, 0, agrees=True) == Bounds(FLOOR, 2 * FLOOR)
 
 
 def test_a_floor_above_the_ceiling_is_the_bound() -> None:
@@ -56,7 +57,7 @@ def test_a_floor_above_the_ceiling_is_the_bound() -> None:
 
 def test_only_beyond_twice_its_own_spread_is_a_gap_wrong() -> None:
     assert bounds(FLOOR, FLOOR, 0, agrees=True) == Bounds(FLOOR, 2 * FLOOR)
-    assert bounds(FLOOR, math.nextafter(FLOOR / 2, 1), 0, agrees=True).wrong_nats > FLOOR
+    assert bounds(FLOOR, math.nextafter(FLOOR, 1), 0, agrees=True).wrong_nats > 2 * FLOOR
 
 
 def test_no_figure_is_wrong_where_the_oracles_own_ids_are_outside_its_top() -> None:
