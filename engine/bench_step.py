@@ -32,8 +32,8 @@ ROOF_BYTES_PER_S = 4.42e12
 
 FAMILIES = (
     ("W4A16 product", r"skinny_kernel<.*W4A16"),
-    ("experts", r"grouped_kernel"),
-    ("routing", r"route_kernel"),
+    ("experts", r"grouped(_many)?_kernel"),
+    ("routing", r"router?_kernel|route_(chunk|layout)_kernel"),
     ("W8A8 product", r"skinny_kernel<.*W8A8"),
     ("GDN step", r"gdn_decode_kernel"),
     ("attention", r"attention_decode_kernel"),  # of decoding rows, their q/k norm, rope and KV write in it

@@ -25,6 +25,7 @@ from tests.ops.moe_products import (
     weighted_error,
 )
 from tests.ops.poison import product_error, relative_error
+from tests.ops.sorted_routing import routing_by_sort
 from tests.ops.test_moe_grouping import KINDS, SUBTLE, check, logits_for
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
@@ -38,7 +39,9 @@ def emulated(monkeypatch):
     """emulated(op, shared bytes): that op's launches run here."""
 
     def install(op, max_shared_bytes=HOPPER, multiprocessors=3):
-        monkeypatch.setattr(library, "call", emulator.build(op, max_shared_bytes=max_shared_bytes))
+        call = emulator.build(op, max_shared_bytes=max_shared_bytes)
+        many = emulator.build(op, "many", max_shared_bytes=max_shared_bytes) if op == "moe" else call
+        monkeypatch.setattr(library, "call", lambda name, *rest: (many if "many" in name else call)(name, *rest))
         monkeypatch.setattr(moe_cuda, "machine", lambda _: Machine(multiprocessors, max_shared_bytes))
 
     return install
@@ -119,6 +122,17 @@ def test_routing_of_every_batch_and_of_nothing_beyond_it(emulated):
         assert int(used[:, 2].sum()) == tokens * 5
 
 
+@pytest.mark.parametrize("kind", KINDS + SUBTLE)
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(33, 256, 8), (64, 33, 3), (95, 8, 8), (200, 64, 4)])
+@pytest.mark.usefixtures("poison")
+def test_routing_of_many(emulated, kind, tokens, experts, top_k):
+    emulated("moe")
+    logits = logits_for(kind, tokens, experts, seed=tokens)
+    made, sorted_ones = moe_cuda.routing(logits, top_k), routing_by_sort(logits, top_k)
+    check(made, logits, top_k)
+    assert torch.equal(made.entries[: int(made.count)], sorted_ones.entries[: int(sorted_ones.count)])
+
+
 SHAPES = [
     ("random", 1, 48, 512),
     ("random", 8, 16, 256),
@@ -126,9 +140,11 @@ SHAPES = [
     ("ties", 17, 16, 256),
     ("one", 32, 16, 256),
     ("alike", 33, 16, 256),
-    ("random", 70, 16, 256),
+    ("random", 70, 48, 512),
+    ("one", 75, 16, 1024),
+    ("ties", 90, 272, 256),
 ]
-"""An expert's tokens in one to four groups of eight; tiles that warps share and tiles of one warp; several entries."""
+"""One to eight groups of eight an entry; tiles that warps share, of one warp, of none; an expert in several entries."""
 
 
 @pytest.mark.parametrize(("kind", "tokens", "n", "k"), SHAPES)

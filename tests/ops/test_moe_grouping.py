@@ -1,4 +1,4 @@
-"""ops/moe/cuda without a GPU: what `routing_by_sort` lays out, against the definition; what is refused."""
+"""ops/moe/cuda without a GPU: what sorting lays out, against the definition; what is refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.ops.moe import cuda, naive, route
+from tests.ops.sorted_routing import routing_by_sort
 
 
 def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
@@ -44,7 +45,7 @@ def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
 
 
 def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
-    """Every pair once, sorted by expert and token; each entry one expert's next 1 to 8 pairs; weights by pair."""
+    """Every pair once, sorted by expert and token; an entry an expert's next, only the last short; weights by pair."""
     tokens, experts = logits.shape[0], logits.shape[1] - 1
     slots = top_k + 1
     weights, ids = route(logits[:, :experts].cpu(), top_k)
@@ -55,14 +56,14 @@ def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
     listed = []
     entries = made.entries.cpu()[: int(made.count)].tolist()
     for expert, first, count, zero in entries:
-        assert 1 <= count <= cuda.ENTRY_PAIRS
+        assert 1 <= count <= made.entry_pairs
         assert zero == 0
         assert first == len(listed)
         listed += pairs[first : first + count]
         assert all(expert_of[p] == expert for p in pairs[first : first + count])
     assert listed == pairs
     full = [count for (expert, _, count, _), after in itertools.pairwise(entries) if after[0] == expert]
-    assert all(count == cuda.ENTRY_PAIRS for count in full), "only an expert's last entry may be short"
+    assert all(count == made.entry_pairs for count in full), "only an expert's last entry may be short"
     by_pair = made.weights.cpu().view(tokens, slots)
     assert torch.allclose(by_pair[:, :top_k], weights, rtol=1e-6, atol=0)
     assert torch.allclose(by_pair[:, top_k], logits[:, experts].cpu().float().sigmoid(), rtol=1e-6, atol=0)
@@ -82,15 +83,15 @@ SUBTLE = ["near", "rounding", "faint", "never"]
 def test_every_pair_is_in_one_entry(kind: str, tokens: int, shape: tuple[int, int], seed: int) -> None:
     experts, top_k = shape
     logits = logits_for(kind, tokens, experts, seed)
-    check(cuda.routing_by_sort(logits, top_k), logits, top_k)
+    check(routing_by_sort(logits, top_k), logits, top_k)
 
 
 @pytest.mark.parametrize("tokens", [33, 512])
 def test_all_tokens_to_one_expert(tokens: int) -> None:
     logits = logits_for("alike", tokens, 256, 3)
-    made = cuda.routing_by_sort(logits, 8)
+    made = routing_by_sort(logits, 8)
     check(made, logits, 8)
-    assert int(made.count) == 9 * -(-tokens // cuda.ENTRY_PAIRS)
+    assert int(made.count) == 9 * -(-tokens // cuda.MANY_PAIRS)
 
 
 @pytest.mark.parametrize("kind", KINDS + SUBTLE)
@@ -102,18 +103,13 @@ def test_ids_are_the_definition_s_at_every_batch_from_1_to_512(kind: str) -> Non
     expected = naive.route(logits[:, :256], 8)[1].tolist()
     for tokens in range(1, 513):
         start = (tokens * 37) % (513 - tokens)
-        made = cuda.routing_by_sort(logits[start : start + tokens], 8)
+        made = routing_by_sort(logits[start : start + tokens], 8)
         assert made.ids.tolist() == expected[start : start + tokens]
         pairs = made.pairs.tolist()
         assert sorted(pairs) == list(range(tokens * 9)), "each token at each of its experts once, and no token else"
         used = made.entries[: int(made.count)]
         assert int(used[:, 2].sum()) == tokens * 9
         assert not (kind == "never" and (used[:, 0] == 128).any())
-
-
-def test_more_than_32_tokens_are_sorted_by_torch() -> None:
-    logits = logits_for("random", 33, 16, 1)
-    assert cuda.routing(logits, 2).pairs.tolist() == cuda.routing_by_sort(logits, 2).pairs.tolist()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The mixture of experts on CUDA: whose pairs lie where, and the W4A16 products of the chosen experts (kernel.cu).
+"""The mixture of experts on CUDA: whose pairs lie where, and the W4A16 products of the chosen experts.
 
 A pair is one token at one of its experts, numbered token · slots + slot; the shared expert is expert number `experts`,
 chosen by every token at its last slot with the weight sigmoid(gate). Nothing here waits for the device.
@@ -13,14 +13,15 @@ from torch import Tensor
 
 from engine.kernels import library
 from engine.kernels.skinny import machine
-from engine.ops.moe import route
 from engine.ops.w4a16 import pack as w4a16_pack
 from engine.weights.types import Nvfp4Weight
 
 MAX_ROUTED = 32
 """Tokens of one routing launch."""
-ENTRY_PAIRS = 8
-"""Of one entry at most: what one mma takes, so that all entries cost the same."""
+ENTRY_PAIRS, MANY_PAIRS = 8, 64
+"""Of one entry at most. Up to MAX_ROUTED tokens what one mma takes, so that all entries cost the same; beyond, what an
+expert's weights are unpacked for once.
+"""
 MAX_EXPERTS, MAX_SLOTS = 256, 16
 
 NORM_BLOCKS, ROWS_PER_CHUNK = 128, 4
@@ -39,7 +40,10 @@ class Routing:
     slots: int
     """Experts of a token, the shared one included."""
     entries: Tensor
-    """int32 [most entries, 4]: expert, first of its pairs, how many (1 to 8), 0. Those from `count` on are rubbish."""
+    """int32 [most entries, 4]: expert, first of its pairs, how many of them (1 to `entry_pairs`), 0.
+
+    Those from `count` on are rubbish.
+    """
     count: Tensor
     """int32 [1]: entries in use."""
     pairs: Tensor
@@ -52,6 +56,11 @@ class Routing:
     @property
     def tokens(self) -> int:
         return self.ids.shape[0]
+
+    @property
+    def entry_pairs(self) -> int:
+        """Of one entry at most."""
+        return ENTRY_PAIRS if self.tokens <= MAX_ROUTED else MANY_PAIRS
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -107,8 +116,9 @@ def unset_routing(tokens: int, top_k: int, device: torch.device) -> Routing:
 
 
 def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
-    """logits bf16 [tokens, experts + 1], the last the shared expert's gate. One launch up to 32 tokens, for logits that
-    no norm's launch has routed already (`norm.cuda.add_norm_route`).
+    """logits bf16 [tokens, experts + 1], the last the shared expert's gate. One launch up to 32 tokens, else two.
+
+    For logits whose routing no other launch has done already (`norm.cuda.add_norm_route`, `router`).
     """
     tokens, columns = logits.shape
     if logits.dtype != torch.bfloat16 or not logits.is_contiguous() or columns - 1 > MAX_EXPERTS or top_k >= MAX_SLOTS:
@@ -117,7 +127,7 @@ def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
             f"most {MAX_EXPERTS} experts and {MAX_SLOTS - 1} of them a token"
         )
     if tokens > MAX_ROUTED:
-        return routing_by_sort(logits, top_k)
+        return routing_of_many(logits, top_k, dependent=dependent)
     made = unset_routing(tokens, top_k, logits.device)
     library.call(
         "engine_moe_route", logits.device, logits, *made.tensors, tokens, columns - 1, made.slots, int(dependent)
@@ -162,32 +172,22 @@ def routes_in_norm(tokens: int, planes: int, experts: int, n: int) -> bool:
     return CHUNK_US * -(-chunks // blocks) + repeated / L2_BYTES_PER_US < ROUTER_LAUNCH_US
 
 
-def routing_by_sort(logits: Tensor, top_k: int) -> Routing:
-    """The same by torch, for any number of tokens: an expert with more than 8 has several entries."""
+def routing_of_many(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
+    """The same for any number of tokens, in two launches and entries of up to 64 pairs."""
     tokens, experts = logits.shape[0], logits.shape[1] - 1
-    slots, device = top_k + 1, logits.device
-    weights, ids = route(logits[:, :experts], top_k)
-    shared = logits[:, experts:].float().sigmoid()
-    by_pair = torch.cat((ids, torch.full((tokens, 1), experts, device=device)), 1).flatten()
-    pairs = by_pair.argsort(stable=True)
-    counts = torch.zeros(experts + 1, dtype=torch.int64, device=device)
-    counts.scatter_add_(0, by_pair, torch.ones_like(by_pair))
-    first = counts.cumsum(0) - counts
-    # Entry i is the window number i - begins[e] of expert e. Their number is known on the device only, so all are made.
-    ends = ((counts + ENTRY_PAIRS - 1) // ENTRY_PAIRS).cumsum(0)
-    entry = torch.arange(min(tokens * slots, experts + 1 + tokens * slots // ENTRY_PAIRS), device=device)
-    expert = torch.searchsorted(ends, entry, right=True).clamp_max(experts)
-    window = entry - (ends[expert] - (counts[expert] + ENTRY_PAIRS - 1) // ENTRY_PAIRS)
-    begin = first[expert] + ENTRY_PAIRS * window
-    length = (counts[expert] - ENTRY_PAIRS * window).clamp(0, ENTRY_PAIRS)
-    return Routing(
-        slots,
-        entries=torch.stack((expert, begin, length, torch.zeros_like(expert)), 1).int(),
-        count=ends[-1:].int(),
-        pairs=pairs.int(),
-        weights=torch.cat((weights, shared), 1).flatten(),
-        ids=ids.int(),
+    pairs, device = tokens * (top_k + 1), logits.device
+    made = Routing(
+        top_k + 1,
+        entries=torch.empty(min(pairs, experts + 1 + pairs // MANY_PAIRS), 4, dtype=torch.int32, device=device),
+        count=torch.empty(1, dtype=torch.int32, device=device),
+        pairs=torch.empty(pairs, dtype=torch.int32, device=device),
+        weights=torch.empty(pairs, dtype=torch.float32, device=device),
+        ids=torch.empty(tokens, top_k, dtype=torch.int32, device=device),
     )
+    chosen = torch.empty(-(-tokens // MAX_ROUTED), experts + 1, dtype=torch.int32, device=device)
+    sizes = (tokens, experts, made.slots, int(dependent))
+    library.call("engine_moe_route_many", device, logits, *made.tensors, chosen, *sizes)
+    return made
 
 
 def swiglu(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor:
@@ -214,4 +214,5 @@ def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: int, de
     blocks = machine(x.device).multiprocessors
     tensors = (experts.units, experts.row_scale, x, out, how.entries, how.count, how.pairs, how.weights)
     sizes = (how.tokens, how.slots, n, k, output, blocks, int(dependent))
-    library.call("engine_moe_grouped", x.device, *tensors, *sizes)
+    name = "engine_moe_grouped" if how.tokens <= MAX_ROUTED else "engine_moe_grouped_many"
+    library.call(name, x.device, *tensors, *sizes)

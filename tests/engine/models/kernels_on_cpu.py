@@ -23,6 +23,7 @@ from engine.ops.norm.cuda import Normed
 from engine.ops.w4a16 import pack as w4a16_pack
 from engine.ops.w8a8 import pack as w8a8_pack
 from engine.weights.types import E2M1_VALUES
+from tests.ops.sorted_routing import routing_by_sort
 
 
 def install(patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +108,11 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
     elif name == "engine_swiglu":
         arguments[1].copy_(_swiglu(arguments[0]))
     elif name == "engine_moe_grouped":
-        moe_grouped(*arguments)
+        moe_grouped(moe_cuda.ENTRY_PAIRS, *arguments)
+    elif name == "engine_moe_grouped_many":
+        moe_grouped(moe_cuda.MANY_PAIRS, *arguments)
+    elif name == "engine_moe_route_many":
+        moe_route_many(*arguments)
     elif name == "engine_moe_router":
         moe_router(*arguments)
     else:
@@ -115,7 +120,7 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
 
 
 def moe_grouped(
-    units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, output, blocks, dependent
+    most, units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, output, blocks, dependent
 ):
     assert dependent
     assert blocks > 0
@@ -123,7 +128,7 @@ def moe_grouped(
     tiles = n // 16
     out.fill_(float("nan"))
     for expert, first, length, _ in entries[: int(count)].tolist():
-        assert 1 <= length <= moe_cuda.ENTRY_PAIRS
+        assert 1 <= length <= most
         mine = pairs[first : first + length].long()
         weight = four_bit(units[expert * tiles : (expert + 1) * tiles], row_scale[expert * n : (expert + 1) * n])
         assert weight.shape == (n, k)
@@ -139,12 +144,23 @@ def moe_router(x, router, logits, entries, count, pairs, weights, ids, arrived, 
     assert arrived.tolist() == [0]
     assert (tokens, n) == x.shape
     logits.copy_(F.linear(x.float(), router.float()))
-    made = moe_cuda.routing_by_sort(logits, slots - 1)
     assert logits.shape == (tokens, experts + 1)
-    entries.fill_(-1)
+    _leave(routing_by_sort(logits, slots - 1), entries, count, pairs, weights, ids)
+
+
+def moe_route_many(logits, entries, count, pairs, weights, ids, chosen, tokens, experts, slots, dependent):
+    assert dependent
+    assert logits.shape == (tokens, experts + 1)
+    assert chosen.shape == (-(-tokens // 32), experts + 1)
+    _leave(routing_by_sort(logits, slots - 1), entries, count, pairs, weights, ids)
+
+
+def _leave(made: moe_cuda.Routing, entries: Tensor, *others: Tensor) -> None:
+    """What is beyond the count must not be read."""
     used = int(made.count)
+    entries.fill_(-1)
     entries[:used] = made.entries[:used]
-    for ours, theirs in zip((count, pairs, weights, ids), made.tensors[1:], strict=True):
+    for ours, theirs in zip(others, made.tensors[1:], strict=True):
         ours.copy_(theirs)
 
 
@@ -211,7 +227,7 @@ def add_norm_route(
         dependent=dependent,
     )
     assert normed.small is not None
-    made = moe_cuda.routing_by_sort(normed.small, top_k)
+    made = routing_by_sort(normed.small, top_k)
     made.entries[int(made.count) :] = -1  # what is beyond the count must not be read
     return normed, made
 
