@@ -31,6 +31,7 @@ def render(report: Report) -> str:
         "## Tokens",
         _tokens(report),
         *_own(report),
+        *_noise(report),
         *table.footnotes((), report.tokens),
     ]
     if why := table.reasons(report):
@@ -132,6 +133,12 @@ def _own(report: Report) -> tuple[str, ...]:
     if not rows:
         return ()
     return "The oracle by its own measure:", _rows(tokens.OWN_HEAD, rows, right=range(len(rows[0]))), tokens.OWN_NOTE
+
+
+def _noise(report: Report) -> tuple[str, ...]:
+    """The candidate's noise beside the oracle's, where it decides."""
+    rows = tokens.noise_rows(report.tokens)
+    return (_rows(tokens.NOISE_HEAD, rows, right=range(5)), tokens.NOISE_NOTE) if rows else ()
 
 
 def _all(report: Report) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gate.observe.capacity import Capacity, text
 from gate.observe.rows import StartRow, Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
+from gate.report.tokens import interval_text
 from gate.units import DASH, GIB, counted, duration, number, percent, ratio
 
 SHORT = {
@@ -179,7 +180,7 @@ def _noise_text(tokens: Sequence[TokenCell]) -> str:
     found = next((t.run_noise for t in tokens if t.run_noise is not None), None)
     if found is None:
         return ""
-    bulk, tail = (f"{ratio(one.value)} ({ratio(one.low)} to {ratio(one.high)})" for one in (found.bulk, found.tail))
+    bulk, tail = interval_text(found.bulk), interval_text(found.tail)
     return f"; by the mean gap {bulk}, by the largest {tail} times as noisy as the oracle's own"
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gate.report.model import OwnSpread, TokenCell
+from gate.observe.rows import Verdict
+from gate.report.model import Interval, Noise, OwnSpread, TokenCell
 from gate.tokens.own import EDGES_NATS
-from gate.units import DASH, counted, number
+from gate.units import DASH, counted, number, ratio
 
 OWN_HEAD = (
     "conc",
@@ -19,6 +20,12 @@ OWN_HEAD = (
 OWN_NOTE = (
     "Agrees with itself: prompts on which all its untimed runs are equal. Own gap: the largest gap in nats of ids that "
     "it generated itself. ≤ x: positions at which its lead over the next token is at most x nats, cumulative."
+)
+
+NOISE_HEAD = ("conc", "sequences", "own answers", "by the mean gap", "by the largest gap")
+NOISE_NOTE = (
+    "Noise: the candidate's beside the oracle's own of the whole run, with its 95 % interval; 1 is equally noisy. It "
+    "decides where sequences are undecided by themselves: PASS up to 1.41, FAIL above 2."
 )
 
 
@@ -38,6 +45,24 @@ def own_row(own: OwnSpread) -> tuple[str, ...]:
 def own_rows(tokens: Iterable[TokenCell]) -> tuple[tuple[str, ...], ...]:
     """One row per concurrency at which the oracle was asked."""
     return tuple((f"c{t.concurrency}", *own_row(t.own)) for t in tokens if t.own is not None)
+
+
+def noise_rows(tokens: Sequence[TokenCell]) -> tuple[tuple[str, ...], ...]:
+    """One row per concurrency, and one for all together; none where no sequence is undecided by itself."""
+    if not any(t.undecided and t.verdict is not Verdict.VOID for t in tokens):
+        return ()
+    found = [(f"c{t.concurrency}", t.noise) for t in tokens if t.verdict is not Verdict.VOID]
+    found.append(("all", next((t.run_noise for t in tokens if t.run_noise is not None), None)))
+    return tuple((name, *_noise_row(noise)) for name, noise in found if noise is not None)
+
+
+def _noise_row(noise: Noise) -> tuple[str, ...]:
+    counts = (str(noise.candidate_sequences), str(noise.own_sequences))
+    return (*counts, interval_text(noise.bulk), interval_text(noise.tail))
+
+
+def interval_text(found: Interval) -> str:
+    return f"{ratio(found.value)} ({ratio(found.low)} to {ratio(found.high)})"
 
 
 def own_text(tokens: Sequence[TokenCell]) -> str | None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gate.observe.rows import Verdict
-from gate.report import tokens
-from gate.report.model import OwnSpread, TokenCell
+from gate.report import table, tokens
+from gate.report.model import Interval, Noise, OwnSpread, TokenCell
 
 
 def own(**over: Any) -> OwnSpread:
@@ -66,3 +66,34 @@ def test_the_line_sums_over_concurrencies() -> None:
 @pytest.mark.parametrize("cells", [[], [cell(None)]])
 def test_nobody_asked_is_no_line(cells: list[TokenCell]) -> None:
     assert tokens.own_text(cells) is None
+
+
+def noise(sequences: int) -> Noise:
+    return Noise(
+        candidate_sequences=sequences,
+        own_sequences=59,
+        bulk=Interval(value=1.1, low=1.0, high=1.25),
+        tail=Interval(value=1.2, low=1.05, high=1.375),
+    )
+
+
+def test_noise_is_shown_for_each_level_and_all_where_it_decides() -> None:
+    figures = ("59", "1.100 (1.000 to 1.250)", "1.200 (1.050 to 1.375)")
+    quiet = cell(None).model_copy(update={"noise": noise(4), "run_noise": noise(9)})
+    beyond = cell(None, 2).model_copy(update={"noise": noise(5), "run_noise": noise(9), "undecided": 1})
+    void = cell(None, 4).model_copy(update={"verdict": Verdict.VOID, "noise": noise(7), "undecided": 1})
+    assert tokens.noise_rows([quiet, beyond, void]) == (
+        ("c1", "4", *figures),
+        ("c2", "5", *figures),
+        ("all", "9", *figures),
+    )
+    assert all(len(row) == len(tokens.NOISE_HEAD) for row in tokens.noise_rows([beyond]))
+    assert tokens.noise_rows([quiet, void]) == ()
+
+
+def test_the_line_says_how_noisy_all_levels_are_together() -> None:
+    beyond = cell(None).model_copy(update={"noise": noise(5), "run_noise": noise(9), "undecided": 1})
+    assert (
+        "1 undecided by themselves; by the mean gap 1.100 (1.000 to 1.250), by the largest 1.200 (1.050 to 1.375) "
+        "times as noisy as the oracle's own"
+    ) in table.token_text([beyond])
