@@ -135,7 +135,7 @@ class Evidence:
         if key not in self._values:
             source = self._source(axis, concurrency)
             by_repetition = {
-                leg.row.repetition: axis.value(leg.requests) if source is None else source(leg.row)
+                leg.row.repetition: axis.value(leg.requests) if source is None else self._of_server(axis, source, leg)
                 for leg in self.at(concurrency, arm)
             }
             self._values[key] = tuple(by_repetition.get(r) for r in range(self.repetitions_at(concurrency)))
@@ -146,6 +146,17 @@ class Evidence:
         primary = self.plan.recipe.protocol.primary
         rows = [leg.row for leg in self.legs]
         return (*axes_for(self.requests_per_leg(concurrency), primary), *server_axes_for(rows, primary))
+
+    def _of_server(self, axis: Axis, source: Callable[[LegRow], float | None], leg: Leg) -> float | None:
+        """A peak is that of the leg's server over the repetition: a warm one keeps what an earlier leg took, and
+        which leg was the earlier one is the order's doing.
+        """
+        own = source(leg.row)
+        if own is None or not axis.peak:
+            return own
+        rows = [other.row for other in self.legs if other.row.arm == leg.row.arm]
+        same = [r for r in rows if (r.repetition, r.server_start_id) == (leg.row.repetition, leg.row.server_start_id)]
+        return max(value for row in same if (value := source(row)) is not None)
 
     def _source(self, axis: Axis, concurrency: int) -> Callable[[LegRow], float | None] | None:
         """The source that most legs of both arms have, the first of equals: two are never set against each other.

@@ -2,14 +2,17 @@
 
 What it does
     Voids a closed-loop leg over which TTFT, or the median ITL of a request, drifts from the first send to the last by
-    more than repetitions may differ, beyond doubt. A leg whose stream was buffered has neither to look at.
+    more than repetitions may differ, beyond doubt. TTFT is that of requests whose prompt no other one ran beside: all
+    streams begin at once, and such a queue, which every leg has, is no drift. A leg whose stream was buffered has
+    neither to look at.
 Why
     Clocks that ramp, caches that fill and allocators that grow make a leg's figure depend on its length, and its median
     one of a state that nobody asked for. A small spread does not prove otherwise: it is the same drift each time.
 Deciding numbers
     Least-squares slope over the requests' sends × (last send − first send) / mean. The end of its 99 % interval that is
     nearer to zero, at most protocol.max_spread. Median ITL, since a neighbour's prefill lengthens a few gaps of a
-    request and not their median; queues of equal prompts scatter TTFT, which widens its interval.
+    request and not their median. With queued requests among them, TTFT fell by 50 % and more over sound legs at c32 of
+    an H200: 118 to 3,117 ms for those that began together, about 410 for those that came one by one after them.
 What to do
     More warm-up at this concurrency (workload.warmup_per_stream); look at the latencies by send time in the report.
 """
@@ -19,13 +22,15 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from scipy import stats
 
 from gate.checks.base import void_leg
 from gate.checks.cold_first_requests import MEASURES, observable
 from gate.checks.evidence import Evidence
-from gate.observe.rows import Finding
+from gate.metrics.ttft import ttft_ms
+from gate.observe.rows import Finding, RequestRow
 
 CODE = "warmup-unsettled"
 TIMING_ONLY = True
@@ -57,13 +62,27 @@ def drift(points: Sequence[tuple[float, float]]) -> float | None:
     return float(sure * (max(xs) - min(xs)) / mean_y)
 
 
+def unqueued(requests: Sequence[RequestRow]) -> list[RequestRow]:
+    """Those between whose send and first token no other request was between its own."""
+    waits = [(r.sent_ns, r.first_token_ns, r) for r in requests if r.first_token_ns is not None]
+    waits.sort(key=lambda wait: wait[:2])
+    before = accumulate((first for _, first, _ in waits), max, initial=0)  # the last first token of those sent earlier
+    following = [*(sent for sent, _, _ in waits[1:]), math.inf]
+    return [
+        request
+        for (sent, first, request), latest, after in zip(waits, before, following, strict=False)
+        if latest <= sent and first <= after
+    ]
+
+
 def check(evidence: Evidence) -> Iterator[Finding]:
     if evidence.plan.recipe.workload.arrival != "closed":
         return  # a queue that builds up is the load's doing
     limit = evidence.plan.recipe.protocol.max_spread
     for leg in [leg for leg in evidence.legs if observable(leg)]:
         for name, measure in MEASURES.items():
-            measured = [(request.sent_ns, measure(request)) for request in leg.requests]
+            requests = unqueued(leg.requests) if measure is ttft_ms else leg.requests
+            measured = [(request.sent_ns, measure(request)) for request in requests]
             found = drift([(sent, value) for sent, value in measured if value is not None])
             if found is not None and abs(found) > limit:
                 message = (

@@ -40,10 +40,12 @@ class Axis:
     """An axis of the server instead, read from the leg's own record: the ways to know its value, best first."""
     shared: bool = False
     """What others do on the host is in it."""
+    peak: bool = False
+    """What a server took in one leg it may still hold in the next: the value is its largest in the repetition."""
 
 
-def _of_server(name: str, *sources: Callable[[LegRow], float | None], shared: bool = False) -> Axis:
-    return Axis(name, name, "bytes", "lower", False, lambda _requests: None, sources, shared)
+def _of_server(name: str, *sources: Callable[[LegRow], float | None], shared: bool = False, peak: bool = False) -> Axis:
+    return Axis(name, name, "bytes", "lower", False, lambda _requests: None, sources, shared, peak)
 
 
 def _per_request(
@@ -100,9 +102,9 @@ AXES: tuple[Axis, ...] = (
 """Every axis of the requests. Which of them a run reports is axes_for's."""
 
 SERVER_AXES: tuple[Axis, ...] = (
-    _of_server("peak_gpu_bytes", peak_gpu_bytes, reported_gpu_bytes, started_gpu_bytes),
-    _of_server("peak_host_rss_bytes", peak_host_rss_bytes),
-    _of_server("peak_host_pss_bytes", peak_host_pss_bytes),
+    _of_server("peak_gpu_bytes", peak_gpu_bytes, reported_gpu_bytes, started_gpu_bytes, peak=True),
+    _of_server("peak_host_rss_bytes", peak_host_rss_bytes, peak=True),
+    _of_server("peak_host_pss_bytes", peak_host_pss_bytes, peak=True),
     _of_server("host_drop_bytes", host_drop_bytes, shared=True),
 )
 """Memory. A run reports those that one of its legs has a value on, and those declared primary."""

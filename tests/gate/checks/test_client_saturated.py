@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gate.checks.client_saturated import cpu_share, lag_in_tpot
+from gate.checks.client_saturated import cpu_share, lags
 from gate.checks.evidence import Evidence
 
 
@@ -26,14 +26,31 @@ def test_thirty_percent_of_a_core_is_the_limit(build: Any, found: Any) -> None:
     assert finding.beyond == pytest.approx(0.31 / 0.3)
 
 
-def test_loop_lag_may_be_what_repetitions_may_differ_by(build: Any, found: Any) -> None:
-    """TPOT is 10 ms, and max_spread 5 %."""
+def late(found: Any, run: Any) -> dict[str | None, Any]:
+    return {f.axis: f for f in found(run, "client-saturated")}
+
+
+def test_loop_lag_voids_the_axes_whose_times_it_blurs(build: Any, found: Any) -> None:
+    """A gap is 10 ms, TTFT 50, from the first token to the last 70, E2EL 120; max_spread is 5 %."""
     run = build.run()
     leg = build.leg_id(run)
-    assert found(build.alter_leg(run, leg, client_loop_lag_p99_ms=0.5)) == []
-    (finding,) = found(build.alter_leg(run, leg, client_loop_lag_p99_ms=0.61))
+    for lag, families in {
+        0.5: set(),
+        0.61: {"itl"},
+        2.5: {"itl"},
+        2.51: {"itl", "ttft"},
+        3.5: {"itl", "ttft"},
+        3.51: {"itl", "ttft", "tpot"},
+        6.0: {"itl", "ttft", "tpot"},
+        6.01: {None},
+    }.items():
+        assert set(late(found, build.alter_leg(run, leg, client_loop_lag_p99_ms=lag))) == families
+    finding = late(found, build.alter_leg(run, leg, client_loop_lag_p99_ms=0.61))["itl"]
     assert "0.61 ms late at p99, 6 % of the median TPOT; expected at most 5 %" in finding.message
     assert finding.beyond == pytest.approx(1.22)
+    assert (
+        "6 % of the median TTFT" in late(found, build.alter_leg(run, leg, client_loop_lag_p99_ms=3.0))["ttft"].message
+    )
 
 
 def test_a_recipe_that_allows_more_spread_allows_more_lag(build: Any, found: Any) -> None:
@@ -55,13 +72,14 @@ def test_a_leg_without_time_or_tokens_has_no_share(build: Any) -> None:
     still = dataclasses.replace(leg, row=leg.row.model_copy(update={"end_ns": leg.row.start_ns}))
     assert cpu_share(still) is None
     frozen = tuple(r.model_copy(update={"last_token_ns": r.first_token_ns}) for r in leg.requests)
-    assert lag_in_tpot(dataclasses.replace(leg, requests=frozen)) is None
-    assert lag_in_tpot(dataclasses.replace(leg, requests=())) is None
+    late = leg.row.model_copy(update={"client_loop_lag_p99_ms": 1.0})
+    assert lags(dataclasses.replace(leg, row=late, requests=frozen)) == pytest.approx({None: 1 / 50, "ttft": 1 / 50})
+    assert lags(dataclasses.replace(leg, row=late, requests=())) == {}
 
 
 def test_a_short_tpot_is_a_tpot(build: Any) -> None:
     leg = next(iter(Evidence.of(build.run(tpot_ms=0.5)).legs))
-    assert lag_in_tpot(leg) == pytest.approx(0.2)
+    assert lags(leg)["itl"] == pytest.approx(0.2)
 
 
 def test_other_work_on_the_host_is_named_as_the_cause(build: Any, found: Any) -> None:

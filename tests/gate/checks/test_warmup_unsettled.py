@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gate.checks.evidence import Evidence
-from gate.checks.warmup_unsettled import check, drift
+from gate.checks.warmup_unsettled import check, drift, unqueued
 
 LONG = {"workload": {"requests_per_stream": 8}}
 
@@ -111,3 +111,46 @@ def test_the_interval_is_that_of_least_squares() -> None:
     fit = stats.linregress(xs, ys)
     low = fit.slope - stats.t.ppf(0.995, 3) * fit.stderr
     assert drift(points) == pytest.approx(low * 4 / (sum(ys) / 5))
+
+
+def test_ttft_is_compared_among_requests_that_waited_alone(build: Any) -> None:
+    """Sixteen streams that begin together queue, and those that come one by one afterwards do not: no drift."""
+    run = build.run(protocol={"concurrency": (1, 16)}, workload={"requests_per_stream": 2})
+    leg = build.leg_id(run, "oracle", 16, 1)
+    began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
+
+    def queued(row: Any) -> Any:
+        wave, place = divmod(row.index, 16)
+        sent = began + (wave * 4000 + wave * place * 110) * 10**6
+        first = sent + (110 * (place + 1) if wave == 0 else 100) * 10**6
+        stamps = tuple(first + k * 10**7 for k in range(8))
+        times = {"sent_ns": sent, "first_token_ns": first, "last_token_ns": stamps[-1], "end_ns": stamps[-1]}
+        return row.model_copy(update=times | {"token_times_ns": stamps})
+
+    requests = tuple(queued(row) if row.leg_id == leg else row for row in run.requests)
+    rows = [row for row in requests if row.leg_id == leg]
+    assert len(unqueued(rows)) == 16
+    everyone = [(row.sent_ns, float(row.first_token_ns - row.sent_ns)) for row in rows]
+    assert abs(drift(everyone) or 0) > 0.5  # what it would say of all of them
+    assert unsettled(check(Evidence.of(dataclasses.replace(run, requests=requests)))) == set()
+
+    def slower(row: Any) -> Any:
+        late = 4 * 10**6 * max(0, row.index - 16) if row.leg_id == leg else 0
+        return row.model_copy(update={"first_token_ns": row.first_token_ns + late})
+
+    drifting_ones = tuple(map(slower, requests))
+    assert unsettled(check(Evidence.of(dataclasses.replace(run, requests=drifting_ones)))) == {leg}
+
+
+def test_who_waited_alone(build: Any) -> None:
+    row = build.run().requests[0]
+
+    def wait(sent: int, first: int | None) -> Any:
+        return row.model_copy(update={"sent_ns": sent, "first_token_ns": first})
+
+    a, b, c, d = wait(0, 10), wait(10, 20), wait(19, 40), wait(41, 50)
+    assert unqueued([d, c, b, a]) == [a, d]
+    assert unqueued([a, b]) == [a, b]
+    assert unqueued([wait(0, 100), wait(1, 2), wait(3, 4), d]) == []
+    assert unqueued([wait(0, None), d]) == [d]
+    assert unqueued([]) == []

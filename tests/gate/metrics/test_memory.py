@@ -182,3 +182,29 @@ def test_bad_times_say_nothing_about_memory(build: Any) -> None:
     assert (covers(failed, 1, memory), covers(failed, 2, memory)) == (True, False)
     own = build.finding(code="spread", concurrency=1, axis="peak_gpu_bytes")
     assert (covers(own, 1, memory), covers(own, 1, speed)) == (True, False)
+
+
+def test_what_a_warm_server_took_in_one_leg_counts_for_its_whole_repetition(build: Any) -> None:
+    """The oracle grows at its first c2; the order decides whether its c1 comes before or after."""
+    run = with_memory(build, build.run(), {"gpu_peak_bytes": 10 * GIB}, {"gpu_peak_bytes": 10 * GIB})
+    grown = build.leg_id(run, "oracle", 2, 0)
+    run = build.alter_leg(run, grown, gpu_peak_bytes=20 * GIB)
+    for cell in cells(judge(run), "peak_gpu_bytes"):
+        assert cell.oracle_values == (20 * GIB, 10 * GIB, 10 * GIB)
+        assert cell.candidate_values == (10 * GIB,) * 3
+
+
+def test_a_server_started_anew_has_a_peak_of_its_own(build: Any) -> None:
+    run = with_memory(build, build.run(), {"gpu_peak_bytes": 10 * GIB}, {"gpu_peak_bytes": 10 * GIB})
+    grown = build.leg_id(run, "oracle", 2, 0)
+    run = build.alter_leg(run, grown, gpu_peak_bytes=20 * GIB, server_start_id="oracle-2")
+    values = {cell.concurrency: cell.oracle_values for cell in cells(judge(run), "peak_gpu_bytes")}
+    assert values == {1: (10 * GIB,) * 3, 2: (20 * GIB, 10 * GIB, 10 * GIB)}
+
+
+def test_a_leg_without_a_figure_takes_none_from_its_neighbours(build: Any) -> None:
+    run = with_memory(build, build.run(), {"gpu_peak_bytes": 10 * GIB}, {"gpu_peak_bytes": 10 * GIB})
+    silent = build.alter_leg(run, build.leg_id(run, "oracle", 2, 0), gpu_peak_bytes=None)
+    values = {cell.concurrency: cell.oracle_values for cell in cells(judge(silent), "peak_gpu_bytes")}
+    assert values[2][0] is None
+    assert values[1] == (10 * GIB,) * 3
