@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from engine.ops import gdn
+from engine.ops import attention, gdn
 from engine.ops.attention import cuda_prefill as attention_prefill
 from engine.ops.gdn import GdnWeights
 from engine.ops.linear import cuda
@@ -110,6 +110,24 @@ def test_swiglu(m, n, k, cuda_generator):
     gate_y, up_y = (x.double() @ w.dequantize(torch.float32).double().T for w in (gate, up))
     out = cuda.swiglu(x, cuda.pack_gate_up(gate, up), scratch(2 * n, k))
     assert relative_error(out, F.silu(gate_y) * up_y) < SWIGLU_ERROR
+
+
+@pytest.mark.parametrize("position", [0, 1, 37, 1000])
+@pytest.mark.parametrize("tokens", [1, 2, 65, 300])
+def test_attention_of_any_length_is_planned_by_nobody(position, tokens, cuda_generator):
+    """Against fp32; and by flash attention: a library that plans for each pair of lengths takes 120 ms over it."""
+    total = position + tokens
+    q = torch.randn(tokens, 12, 256, device="cuda", generator=cuda_generator).bfloat16()
+    k, v = (torch.randn(64, 32, 2, 256, device="cuda", generator=cuda_generator).bfloat16() for _ in range(2))
+    slots = torch.randperm(64 * 32, device="cuda", generator=cuda_generator)[:total]
+    expected = attention.prefill(q.float(), k.float(), v.float(), slots, position, 1.0, 1.0)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiled:
+        out = attention.prefill(q, k, v, slots, position, 1.0, 1.0)
+        torch.cuda.synchronize()
+    assert relative_error(out, expected) < BF16_ERROR
+    names = [event.name for event in profiled.events()]
+    assert any("flash" in name for name in names), names
+    assert not any("cudnn" in name for name in names), names
 
 
 def gdn_inputs(tokens, generator, slots=3):
