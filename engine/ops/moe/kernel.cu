@@ -80,6 +80,8 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
         wait_for_previous_kernel();
         let_next_kernel_start();
     }
+    // The first entries' experts, asked for together with their number: the first copies wait for one trip and not for two.
+    const int listed = __ldcg(&args.entries[min(lane, args.m * args.slots - 1)].x);
     const int tiles_each = args.n / TILE_ROWS, units = args.k / W4A16::UNIT_K;
     const int all_tiles = __ldcg(args.entry_count) * tiles_each;
     const int tile_begin = share_begin(all_tiles, gridDim.x, blockIdx.x);
@@ -93,8 +95,8 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     int next_unit = begin, next_column = begin % units;
     const uint8_t* next = nullptr;
     const float* next_scales = nullptr;
-    auto open_entry = [&] {
-        const int tile = __ldcg(&args.entries[ahead.entry].x) * tiles_each + ahead.tile;
+    auto open_entry = [&](int expert) {
+        const int tile = expert * tiles_each + ahead.tile;
         next = args.weight + (size_t(tile) * units + next_column) * W4A16::UNIT_BYTES;
         next_scales = args.row_scale + size_t(tile) * TILE_ROWS;
     };
@@ -106,16 +108,14 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
         if (++next_column < units) return;
         next_column = 0, next_scales += TILE_ROWS;
         ahead.advance(tiles_each);
-        if (ahead.tile == 0 && next_unit < end) open_entry();
+        if (ahead.tile == 0 && next_unit < end) open_entry(__ldcg(&args.entries[ahead.entry].x));
     };
+    const int first_expert = __shfl_sync(~0u, listed, ahead.entry % 32);
     if (lane == 0 && begin < end) {
-        open_entry();
+        open_entry(ahead.entry < 32 ? first_expert : __ldcg(&args.entries[ahead.entry].x));
         for (int i = 0; i < GROUPED_DEPTH && next_unit < end; i++) fetch(i);
     }
-    if constexpr (O == Output::WEIGHTED) {
-        let_next_kernel_start();
-        wait_for_previous_kernel();
-    }
+    if constexpr (O == Output::WEIGHTED) let_next_kernel_start();
 
     // What the lane needs of an entry. x_row: of its column's pair; one past the last may be any.
     const uint8_t* x_row = nullptr;
@@ -130,11 +130,16 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     auto part = [&](int owner, bool last) -> float4& { return parts[(owner * 2 + last) * 32 + lane]; };
     Place place(tile_begin + begin / units, tiles_each);
     int stage = 0, parity = 0, loaded = -1, expert = 0;
-    for (int unit = begin, column = begin % units; unit < end; column = 0, place.advance(tiles_each)) {
+    float2 scales = make_float2(0.f, 0.f);
+    auto load_tile = [&] {
+        if (place.entry != loaded) expert = load_entry(place.entry), loaded = place.entry;
+        scales = expert_scales(args, expert, place.tile, lane);
+    };
+    if (begin < end) load_tile();
+    if constexpr (O == Output::WEIGHTED) wait_for_previous_kernel();   // only x is of the previous kernel
+    for (int unit = begin, column = begin % units; unit < end; column = 0) {
         const int last = min(unit + units - column, end);
         const bool whole = last - unit == units, at_begin = unit == begin;
-        if (place.entry != loaded) expert = load_entry(place.entry), loaded = place.entry;
-        const float2 scales = expert_scales(args, expert, place.tile, lane);
         float chains[CHAINS][LANE_SUMS] = {};
         const uint8_t* x = x_row + column * W4A16::UNIT_K * W4A16::X_BYTES;
         for (; unit < last; unit++, x += W4A16::UNIT_K * W4A16::X_BYTES) {
@@ -150,18 +155,16 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
         const float4 sums = make_float4(chains[0][0] + chains[1][0], chains[0][1] + chains[1][1], chains[0][2] + chains[1][2], chains[0][3] + chains[1][3]);
         if (whole) write_pairs<O>(args, columns, place.tile, lane, scales, sums);
         else part(warp, !at_begin) = sums;
+        place.advance(tiles_each);
+        if (unit < end) load_tile();
     }
     if (grain == units) return;
 
     // Tiles in which warps met, one per warp in turn, their parts in the order of k.
     for (int tile = warp; tile < tiles + GROUPED_WARPS; tile += GROUPED_WARPS) {
         const bool mine = tile < tiles;
-        const Place met(tile_begin + min(tile, tiles - 1), tiles_each);
-        float2 scales = make_float2(0.f, 0.f);
-        if (mine) {
-            if (met.entry != loaded) expert = load_entry(met.entry), loaded = met.entry;
-            scales = expert_scales(args, expert, met.tile, lane);
-        }
+        place = Place(tile_begin + min(tile, tiles - 1), tiles_each);
+        if (mine) load_tile();
         if (tile == warp) __syncthreads();   // behind the loads
         if (!mine) break;
         const int first = share_owner(grains, GROUPED_WARPS, tile * units);
@@ -174,7 +177,7 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
             const float4 p = part(owner, run < tile * units);
             sums.x += p.x, sums.y += p.y, sums.z += p.z, sums.w += p.w;
         }
-        write_pairs<O>(args, columns, met.tile, lane, scales, sums);
+        write_pairs<O>(args, columns, place.tile, lane, scales, sums);
     }
 }
 
