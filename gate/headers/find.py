@@ -10,8 +10,8 @@ from gate.errors import CheckpointError, UsageError
 from gate.preflight import hub
 from gate.recipe import ROOT, Recipe
 
-HUB_ID = re.compile(r"([\w.-]+/[\w.-]+)(?:@([0-9a-f]{40}))?")
-"""nvidia/Qwen3.6-27B-NVFP4, or the same @ a revision."""
+HUB_ID = re.compile(r"([a-zA-Z0-9][\w.-]{0,95}/[a-zA-Z0-9][\w.-]{0,95})(?:@([0-9a-f]{40}))?", re.ASCII)
+"""nvidia/Qwen3.6-27B-NVFP4, or the same @ a revision. `../x` is a folder that is not there."""
 
 
 def find(name: str) -> Path:
@@ -20,12 +20,15 @@ def find(name: str) -> Path:
     Without a revision: the one that a recipe pins, else the branch main as it was downloaded, else the only snapshot.
     Raises UsageError (neither path nor id), CheckpointError (not in the cache, or several snapshots).
     """
-    if (folder := Path(name)).is_dir():
-        return folder
+    try:
+        if name and (folder := Path(name)).is_dir():
+            return folder
+    except OSError as error:
+        raise UsageError(f"{name:.200} cannot be read: {error.strerror}", expected="a folder, or a hub id") from error
     matched = HUB_ID.fullmatch(name)
     if matched is None:
         raise UsageError(
-            f"no checkpoint {name!r}",
+            f"no checkpoint {name[:200]!r}",
             expected="a folder, or a hub id such as nvidia/Qwen3.6-27B-NVFP4 or ID@REVISION",
             hint="correct the name",
         )

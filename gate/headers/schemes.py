@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gate.errors import CheckpointError
-from gate.headers.read import Headers, Part, Tensor, canonical, part_of
+from gate.headers.read import Headers, Part, Tensor, canonical, part_of, table
 
 FIELDS = frozenset(
     {
@@ -72,14 +72,24 @@ class Module:
 
 
 def modules(headers: Headers) -> dict[str, Module]:
-    """Every module by canonical name, in the order of the files."""
+    """Every module by canonical name, in the order of the files. Raises CheckpointError where two have the same."""
     grouped: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for name, tensor in headers.tensors.items():
         owner, _, last = name.rpartition(".")
         grouped[owner if owner and last in FIELDS else name][last] = tensor
     rules = Rules(headers.quantization)
-    made = (_module(name, fields, rules) for name, fields in grouped.items())
-    return {module.name: module for module in made}
+    made: dict[str, Module] = {}
+    spelled: dict[str, str] = {}
+    for name, fields in grouped.items():
+        module = _module(name, fields, rules)
+        if (other := spelled.setdefault(module.name, name)) != name:
+            raise CheckpointError(
+                f"{headers.folder} has {other} and {name}",
+                expected="one spelling of a model's root",
+                hint="two models in one folder: move one of them elsewhere",
+            )
+        made[module.name] = module
+    return made
 
 
 def _module(name: str, fields: Mapping[str, Tensor], rules: Rules) -> Module:
@@ -100,9 +110,12 @@ def _module(name: str, fields: Mapping[str, Tensor], rules: Rules) -> Module:
 
 
 def _family(weight: Tensor, fields: Mapping[str, Tensor]) -> str:
+    """A weight that is no matrix is not multiplied in any format: it has its dtype alone."""
     scale = fields.get("weight_scale")
-    if weight.dtype == "U8" and scale is not None and weight.shape:
-        return "NVFP4" if scale.dtype == "F8_E4M3" else "MXFP4"
+    if len(weight.shape) < 2:
+        return weight.dtype
+    if weight.dtype == "U8" and scale is not None and len(scale.shape) >= 2:
+        return {"F8_E4M3": "NVFP4", "F8_E8M0": "MXFP4", "U8": "MXFP4"}.get(scale.dtype, weight.dtype)
     if weight.dtype in ("F8_E4M3", "F8_E5M2") and ("weight" in fields or "weight_packed" in fields):
         return "FP8"
     return weight.dtype
@@ -185,10 +198,11 @@ def _group(group: Mapping[str, Any], name: str) -> Declared | None:
     targets = group.get("targets")
     if not any(_targets(str(target), name) for target in (targets if isinstance(targets, list) else ())):
         return None
-    weights, inputs = group.get("weights") or {}, group.get("input_activations") or {}
+    weights, inputs = table(group.get("weights")), table(group.get("input_activations"))
     stored = f"{weights.get('type')}{weights.get('num_bits')}"
     family = {"float4": "NVFP4", "float8": "FP8"}.get(stored, stored)
-    return Declared(family, inputs.get("num_bits") or 16)
+    bits = inputs.get("num_bits")
+    return Declared(family, bits if isinstance(bits, int) and bits > 0 else 16)
 
 
 def _targets(target: str, name: str) -> bool:
@@ -214,7 +228,8 @@ def _pattern(ignore: str) -> re.Pattern[str]:
 def _compile(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise CheckpointError(
-            f"quantization_config has {text!r}, no regular expression: {error}", hint="download config.json again"
+            f"quantization_config has {text[:200]!r}, no regular expression: {error}",
+            hint="download config.json again",
         ) from error

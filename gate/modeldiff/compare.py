@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gate.fit.sizes import asked_kv_dtype
-from gate.headers.read import Headers, canonical, collapsed
+from gate.headers.read import Headers, canonical, collapsed, is_number
 from gate.headers.schemes import Module, Rules, modules
 from gate.modeldiff.record import ModelDiff, ModuleDiff, Setting, Side
 
@@ -96,7 +96,7 @@ def _pair(a: Module | None, b: Module | None) -> Pair:
 
 def _layers(names: list[str]) -> tuple[int, ...]:
     """The first number in each name."""
-    numbers = (next((int(part) for part in name.split(".") if part.isdigit()), None) for name in names)
+    numbers = (next((int(part) for part in name.split(".") if is_number(part)), None) for name in names)
     return tuple(sorted({number for number in numbers if number is not None}))
 
 

@@ -76,3 +76,12 @@ def test_a_recipes_folder_that_is_missing_names_what_makes_it(tmp_path: Path, mo
         find.of_recipe(recipes.load("tiny"))
     (tmp_path / "checkpoints" / "tiny").mkdir(parents=True)
     assert find.of_recipe(recipes.load("tiny")) == tmp_path / "checkpoints" / "tiny"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../nowhere", "./a/b", "-x/y", "a/" + "b" * 97, "x" * 300, "ünï/cödé", "a/b@main"]
+)
+def test_what_is_neither_folder_nor_hub_id_is_one_line(name: str) -> None:
+    with pytest.raises(UsageError, match=r"expected a folder, or a hub id") as refused:
+        find.find(name)
+    assert len(str(refused.value)) < 500

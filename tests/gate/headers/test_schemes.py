@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gate.errors import CheckpointError
+from gate.fit.need import weights
 from gate.headers.read import Headers, Tensor, collapsed, read
 from gate.headers.schemes import Declared, Module, Rules, modules
 from tests.gate.headers.sparse import recorded, synthetic
@@ -154,3 +155,49 @@ def test_the_configurations_rules(section: dict[str, Any], name: str, expected: 
 def test_a_broken_pattern_is_one_line() -> None:
     with pytest.raises(CheckpointError, match=r"has '\(', no regular expression"):
         Rules({"ignore": ["re:("]})
+
+
+@pytest.mark.parametrize("pattern", ["a{99999999999}", "(" * 5000 + ")" * 5000])
+def test_a_pattern_that_cannot_be_compiled_is_one_short_line(pattern: str) -> None:
+    with pytest.raises(CheckpointError, match="no regular expression") as refused:
+        Rules({"ignore": [f"re:{pattern}"]})
+    assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"targets": "Linear"},
+        {"targets": ["Linear"]},
+        {"targets": ["Linear"], "weights": [1], "input_activations": [2]},
+        {"targets": ["Linear"], "weights": "float", "input_activations": "x"},
+        {"targets": ["Linear"], "weights": {"num_bits": [4]}, "input_activations": {"num_bits": {"a": 1}}},
+    ],
+)
+def test_groups_of_any_shape_are_an_answer(group: dict[str, Any]) -> None:
+    assert isinstance(one(NVFP4, {"config_groups": {"group_0": group}}), Module)
+
+
+@pytest.mark.parametrize(
+    ("specs", "scheme"),
+    [
+        ({f"{LAYER}.weight": ("F8_E4M3", ())}, "F8_E4M3"),
+        ({f"{LAYER}.weight": ("U8", (2, 8)), f"{LAYER}.weight_scale": ("F8_E4M3", ())}, "U8"),
+        ({f"{LAYER}.weight": ("U8", ()), f"{LAYER}.weight_scale": ("F8_E4M3", (1, 1))}, "U8"),
+        ({f"{LAYER}.weight": ("U8", (2, 8)), f"{LAYER}.weight_scale": ("F32", (2, 1))}, "U8"),
+        ({f"{LAYER}.weight": ("U8", (0, 0)), f"{LAYER}.weight_scale": ("F8_E4M3", (0, 0))}, "NVFP4 W4A? group 0"),
+        ({f"{LAYER}.weight_scale": ("F32", ())}, "F32"),
+    ],
+)
+def test_shapes_that_no_format_has_are_told_by_their_dtype(specs: Any, scheme: str) -> None:
+    """A weight of bytes with fp32 scales is int8, not four bits: its shape would come out doubled."""
+    found = one(specs)
+    assert found.scheme == scheme
+    assert weights({found.name: found}).shipped == found.nbytes
+
+
+def test_two_spellings_of_one_module_are_refused() -> None:
+    """The second would take the place of the first, and its bytes would be missing."""
+    held = {f"{root}layers.0.norm.weight": Tensor("BF16", (4,), "x") for root in ("model.", "model.language_model.")}
+    with pytest.raises(CheckpointError, match="expected one spelling of a model's root"):
+        modules(Headers(Path(), {}, held))
