@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import struct
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -151,7 +153,14 @@ def test_noise_is_one_line(content: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("[]", "has no weight_map"),
+        ("[]", "holds no JSON table but a list"),
+        ("{}", "has no weight_map"),
+        ('{"weight_map": {}}', "has no weight_map"),
+        ('{"weight_map": {"x": 5}}', "names a shard 5"),
+        ('{"weight_map": {"x": ""}}', "names a shard ''"),
+        ('{"weight_map": {"x": "\\ud800"}}', "cannot read"),
+        ('{"weight_map": {"x": "a", "x": "b"}}', "a key stands twice"),
+        ('{"a":' * 9000, "holds no JSON table"),
         ('{"weight_map": {"x": "../a"}}', "names a shard '../a'"),
         ('{"weight_map": {"x": "a"}}', "cannot read"),
     ],
@@ -172,3 +181,81 @@ def test_a_truncated_file_and_a_missing_folder_are_one_line(probe: Probe, tmp_pa
     (tmp_path / "a.safetensors").unlink()
     assert "has no *.safetensors" in probe(tmp_path)[1]
     assert probe()[0] == 64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": ["F32"]}, "its header is not one of safetensors"),
+        ({"shape": ["1"]}, "its header is not one of safetensors"),
+        ({"shape": [float("inf")]}, "its header is not one of safetensors"),
+        ({"shape": [-1]}, "its header is not one of safetensors"),
+        ({"shape": [2**62] * 300}, "expected more than a file holds"),
+        ({"data_offsets": [0, float("inf")]}, "its header is not one of safetensors"),
+        ({"data_offsets": [0, 999]}, "ends at byte"),
+        ({"data_offsets": [0, 64]}, "has 64 bytes; expected 4"),
+        ({"dtype": "F99", "data_offsets": [0, 64]}, "one number of 64 bytes"),
+        ({"data_offsets": [0, 4]}, "by its header"),
+    ],
+)
+def test_a_header_that_lies_is_one_line(change: dict[str, object], message: str, probe: Probe, tmp_path: Path) -> None:
+    entry = {"dtype": "F32", "shape": [], "data_offsets": [0, 4]} | change
+    text = json.dumps({f"{ROOT}.0.self_attn.q_proj.input_scale": entry}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(64))
+    code, out = probe(tmp_path)
+    assert (code, out.count("\n")) == (69, 1)
+    assert message in out
+
+
+def test_a_tensor_that_is_not_once_in_its_place_is_one_line(probe: Probe, tmp_path: Path) -> None:
+    tensors = attention(0, 1.0, 1.0, 1.0)
+    shard(tmp_path / "model-00001-of-00002.safetensors", tensors)
+    assert "cannot read" in probe(tmp_path)[1]
+    shard(tmp_path / "model-00002-of-00002.safetensors", tensors)
+    assert "expected it once" in probe(tmp_path)[1]
+    index = {"weight_map": {"x": "model-00001-of-00002.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    code, out = probe(tmp_path)
+    assert (code, "is not where model.safetensors.index.json says" in out) == (69, True)
+
+
+def test_names_may_be_anything(probe: Probe, tmp_path: Path) -> None:
+    numbers = ("10", "2", "²", "9" * 5000, "零", "\x1b[31m\n", "\ud800")
+    parents = [f"layers.{number}.self_attn" for number in numbers]
+    shard(tmp_path / "a.safetensors", {f"{p}.{one}_proj.input_scale": f32(ord(one)) for p in parents for one in "qk"})
+    code, out = probe(tmp_path)
+    lines = out.splitlines()
+    assert code == 1
+    assert [line.split(".")[1] for line in lines[:2]] == ["2", "10"]
+    assert len(lines) == len(numbers) + len(numbers) - 1, "one a group, one a kind"
+    assert all(line.isprintable() for line in lines)
+
+
+@pytest.mark.parametrize("words", [(), ("a", "b"), ("--nothing",), ("x" * 300,), ("a\0b",)])
+def test_a_wrong_command_line_is_one_line(words: tuple[str, ...], probe: Probe) -> None:
+    code, out = probe(*words)
+    assert code in (64, 69)
+    assert out.count("\n") == 1
+
+
+def test_what_is_no_file_is_not_waited_for(probe: Probe, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.safetensors")
+    assert "is no file" in probe(tmp_path)[1]
+    os.mkfifo(tmp_path / "model.safetensors.index.json")
+    assert "index.json is no file" in probe(tmp_path)[1]
+
+
+def test_a_reader_that_has_gone_and_ctrl_c_leave_a_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard(tmp_path / "a.safetensors", attention(0, 1.0, 0.5, 1.0))
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, probe_scales.__file__, str(tmp_path)]
+    ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
+    os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probe_scales, "groups", interrupted)
+    assert probe_scales.main([str(tmp_path)]) == 130
