@@ -48,10 +48,22 @@ def run(app: typer.Typer, name: str) -> int:
 
 
 def say(name: str, text: str, code: int) -> int:
-    """Servers' words may hold escape codes: a line break is kept (oracle's table), nothing else that does not print."""
-    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
-    typer.echo(f"{name}: {shown}", err=True)
+    """On standard error; a line break is kept for the oracle's table."""
+    typer.echo(f"{name}: {shown(text)}", err=True)
     return code
+
+
+def tell(text: str) -> None:
+    """An answer whose exit code says something of its own: it is kept where the reader of a pipe has gone."""
+    try:
+        typer.echo(shown(text))
+    except BrokenPipeError:
+        quiet()
+
+
+def shown(text: str) -> str:
+    """Files' and servers' words may hold escape codes: a line break is kept, nothing else that does not print."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
 def reader_gone() -> int:

@@ -45,10 +45,11 @@ def fit(
     from gate.fit.flow import FitAsked
     from gate.fit.flow import fit as answer
     from gate.fit.text import render
+    from gate.shell import tell
 
     asked = FitAsked(
         model, recipe, gpu_memory, context, max_num_seqs, kv_cache_dtype, batched_tokens, overhead, server, used
     )
     made = answer(asked, out)
-    typer.echo(made.model_dump_json(indent=1) if as_json else render(made, unit_of(gpu_memory)))
+    tell(made.model_dump_json(indent=1) if as_json else render(made, unit_of(gpu_memory)))
     raise typer.Exit(made.exit_code)

@@ -6,19 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gate import recipe as recipes
-from gate.errors import UsageError
+from gate.errors import CheckpointError, UsageError
 from gate.fit import amount, largest
 from gate.fit.need import OVERHEAD_BYTES, SERVERS, Limits, Need, Server, Weights, need, weights
 from gate.fit.record import BY_ESTIMATE, FITS, TOO_LARGE, FitReport, ServerFit
-from gate.fit.sizes import KV_BYTES, Sizes, asked_kv_dtype, sizes
+from gate.fit.sizes import KV_BYTES, MOST, Sizes, asked_kv_dtype, other_kv_scheme, sizes
 from gate.fit.used import used
 from gate.headers import find, read
+from gate.headers.read import Headers
 from gate.headers.schemes import modules
 from gate.recipe import Recipe
 from gate.runs import find as find_run
 
 CONTEXT, MAX_NUM_SEQS = 4096, 1
 """Where neither the command line nor a recipe says: the engine's own default, and the least that is of use."""
+ENGINE_ARCHITECTURES = (
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5ForCausalLM",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Qwen3_5MoeForCausalLM",
+)
+"""Of config.json's `architectures`, the first: what our engine runs (tests hold it against the engine's own list)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,12 @@ def fit(asked: FitAsked, out: Path) -> FitReport:
     dtype = asked.kv_cache_dtype or (recipe.kv_cache_dtype if recipe is not None else "auto")
     if dtype not in ("auto", *KV_BYTES):
         raise UsageError(f"--kv-cache-dtype {dtype!r}", expected="auto, bfloat16 or fp8")
+    if dtype == "auto" and (other := other_kv_scheme(headers)) is not None:
+        raise CheckpointError(
+            f"the configuration asks for a KV cache of {other:.100}",
+            expected="fp8, or no scheme",
+            hint="--kv-cache-dtype bfloat16 or fp8 answers for that one",
+        )
     resolved, why = asked_kv_dtype(headers) if dtype == "auto" else (dtype, "as asked")
     limits = _limits(asked, recipe, KV_BYTES[resolved])
     if limits.context > model.max_context:
@@ -54,7 +68,7 @@ def fit(asked: FitAsked, out: Path) -> FitReport:
             f"context {limits.context}", expected=f"at most {model.max_context}, the model's max_position_embeddings"
         )
     memory = None if asked.gpu_memory is None else amount.parse(asked.gpu_memory, "--gpu-memory")
-    servers = _servers(asked.server)
+    servers = _servers(asked.server, headers)
     run = None if asked.used is None else find_run(asked.used, out)
     return FitReport(
         checkpoint=asked.model or (recipe.name if recipe is not None else ""),
@@ -66,6 +80,7 @@ def fit(asked: FitAsked, out: Path) -> FitReport:
         sizes=model,
         weights=held,
         servers=tuple(_of_server(server, model, held, limits, memory) for server in servers),
+        left_out=_not_run(headers) if asked.server is None else None,
         together=recipe is not None and recipe.protocol.residency == "both" and len(servers) > 1,
         run=None if run is None else run.name,
         used=() if run is None else used(run, limits.overhead_bytes),
@@ -75,6 +90,12 @@ def fit(asked: FitAsked, out: Path) -> FitReport:
 def _limits(asked: FitAsked, recipe: Recipe | None, kv_bytes: int) -> Limits:
     context = asked.context or (recipe.max_model_len if recipe is not None else CONTEXT)
     sequences = asked.max_num_seqs or (recipe.max_num_seqs if recipe is not None else MAX_NUM_SEQS)
+    for option, value, most in (
+        ("--max-num-seqs", sequences, largest.MOST_SEQUENCES),
+        ("--max-num-batched-tokens", asked.batched_tokens or 1, MOST),
+    ):
+        if value > most:
+            raise UsageError(f"{option} {value}", expected=f"at most {most}")
     overhead = OVERHEAD_BYTES if asked.overhead is None else amount.parse(asked.overhead, "--overhead")
     return Limits(
         context=context,
@@ -85,13 +106,26 @@ def _limits(asked: FitAsked, recipe: Recipe | None, kv_bytes: int) -> Limits:
     )
 
 
-def _servers(asked: str | None) -> tuple[Server, ...]:
+def _servers(asked: str | None, headers: Headers) -> tuple[Server, ...]:
+    """Those asked for; left out, those that run the model."""
+    why = _not_run(headers)
     if asked is None:
-        return SERVERS
+        return SERVERS if why is None else ("vllm",)
     for server in SERVERS:
         if asked == server:
+            if server == "engine" and why is not None:
+                raise UsageError(f"--server engine: {why}", hint="--server vllm answers for the other")
             return (server,)
     raise UsageError(f"--server {asked!r}", expected=" or ".join(SERVERS))
+
+
+def _not_run(headers: Headers) -> str | None:
+    """Why our engine does not run this model; None where it does."""
+    named = headers.config.get("architectures")
+    first = named[0] if isinstance(named, list) and named else named
+    if first in ENGINE_ARCHITECTURES:
+        return None
+    return f"it runs {', '.join(ENGINE_ARCHITECTURES)}, and config.json has {first or 'no architectures'!s:.100}"
 
 
 def _of_server(server: Server, model: Sizes, held: Weights, limits: Limits, memory: int | None) -> ServerFit:

@@ -59,6 +59,8 @@ class FitReport(Row):
     sizes: Sizes
     weights: Weights
     servers: tuple[ServerFit, ...]
+    left_out: str | None = None
+    """Why the engine is not among the servers, where it was not left out by --server."""
     together: bool = False
     """The recipe keeps both servers on one GPU at once."""
     run: str | None = None

@@ -12,6 +12,21 @@ from gate.observe.rows import Row
 STATE_BYTES, ACTIVATION_BYTES = 4, 2
 """A number of recurrent state is fp32 in both servers (--mamba-ssm-cache-dtype float32), one of activations BF16."""
 KV_BYTES = {"bfloat16": 2, "fp8": 1}
+MOST, MOST_LAYERS = 2**40, 4096
+"""More than any model has: a config.json is untrusted, and sums and lists are sized by it."""
+EXPERTS, SHARED = ("num_experts", "num_local_experts", "n_routed_experts"), "shared_expert_intermediate_size"
+OTHER_CACHES = {
+    "kv_lora_rank": "keys and values are stored as a latent of another size",
+    "is_encoder_decoder": "there is a cache of the encoder too",
+    "hybrid_override_pattern": "its layers keep states of another kind",
+    "layers_block_type": "its layers keep states of another kind",
+    "attn_layer_period": "its layers keep states of another kind",
+    "ssm_cfg": "its layers keep states of another kind",
+    "attention_chunk_size": "its caches end at a chunk",
+    "num_kv_shared_layers": "layers share their caches",
+    "cross_attention_layers": "there is a cache of images too",
+}
+"""Keys of config.json, not null or 0, with which the formulas of need.py give a wrong number."""
 
 
 class Sizes(Row):
@@ -53,7 +68,10 @@ class Sizes(Row):
 def sizes(headers: Headers) -> Sizes:
     """Raises CheckpointError where config.json lacks a size, or has a kind of layer whose memory is not known here."""
     text = headers.text
-    layers, hidden, heads = (_count(text, k) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    _of_a_known_kind(headers.config)
+    _of_a_known_kind(text)
+    layers = _count(text, "num_hidden_layers", most=MOST_LAYERS)
+    hidden, heads = (_count(text, name) for name in ("hidden_size", "num_attention_heads"))
     kinds = _kinds(text, layers)
     kv_heads = _count(text, "num_key_value_heads", heads)
     head_dim = _count(text, "head_dim", hidden // heads)
@@ -83,11 +101,20 @@ def sizes(headers: Headers) -> Sizes:
 def asked_kv_dtype(headers: Headers) -> tuple[str, str]:
     """(what `auto` comes to in both servers: bfloat16 or fp8; why, with what the two files say differently)."""
     told = _is_fp8(headers.quantization)
-    source = "config.json" if headers.declared else "hf_quant_config.json" if headers.legacy else "no configuration"
+    source = "config.json" if headers.declared else "hf_quant_config.json" if headers.legacy else ""
     why = f"auto: {source} asks for {'fp8' if told else 'no KV scheme'}"
+    if not source:
+        why = "auto: no configuration asks for a KV scheme"
     if headers.declared and headers.legacy and _is_fp8(headers.legacy) != told:
         why += f"; hf_quant_config.json says {'fp8' if not told else 'none'}, and config.json wins"
     return ("fp8" if told else "bfloat16"), why
+
+
+def other_kv_scheme(headers: Headers) -> str | None:
+    """What the configuration that decides asks for, where that is neither fp8 nor nothing: its size is not known."""
+    section = headers.quantization
+    told = [section.get(key) for key in ("kv_cache_scheme", "kv_cache_quant_algo")]
+    return None if _is_fp8(section) else next((str(one) for one in told if one), None)
 
 
 def _is_fp8(section: Mapping[str, Any]) -> bool:
@@ -95,13 +122,33 @@ def _is_fp8(section: Mapping[str, Any]) -> bool:
     return (isinstance(scheme, dict) and scheme.get("num_bits") == 8) or section.get("kv_cache_quant_algo") == "FP8"
 
 
+def _of_a_known_kind(section: Mapping[str, Any]) -> None:
+    for name, what in OTHER_CACHES.items():
+        if section.get(name):
+            raise CheckpointError(
+                f"config.json has {name}: {what}",
+                expected="attention over all keys and values, with or without GDN layers",
+                hint="measure a start instead: gate run",
+            )
+    window, longest = section.get("sliding_window"), section.get("max_position_embeddings")
+    if isinstance(window, int) and isinstance(longest, int) and window >= longest:
+        return
+    # Where the layers are listed, the list says which of them have a window; transformers' own default is no window.
+    if window and section.get("use_sliding_window", True) and section.get("layer_types") is None:
+        raise CheckpointError(
+            f"config.json has sliding_window = {window!r}, and a cache that ends there",
+            expected="attention over all keys and values",
+            hint="measure a start instead: gate run",
+        )
+
+
 def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
     listed = text.get("layer_types")
     if listed is None:
-        every = text.get("full_attention_interval")
-        listed = [
-            "full_attention" if not every or i % every == every - 1 else "linear_attention" for i in range(layers)
-        ]
+        # Qwen3.5's own default, where its GDN layers are there and the interval is left out.
+        every = 4 if text.get("linear_num_key_heads") is not None else 1
+        every = _count(text, "full_attention_interval", every)
+        listed = ["full_attention" if i % every == every - 1 else "linear_attention" for i in range(layers)]
     if not isinstance(listed, list) or len(listed) != layers:
         raise CheckpointError("config.json's layer_types", expected=f"{layers} kinds, as num_hidden_layers says")
     if other := sorted({str(kind) for kind in listed} - {"full_attention", "linear_attention"}):
@@ -115,15 +162,23 @@ def _kinds(text: Mapping[str, Any], layers: int) -> list[str]:
 
 def _feed_forward(text: Mapping[str, Any], hidden: int) -> int:
     """gate, up and their product; of a mixture the same for each chosen expert, whose output waits for the sum."""
-    if not text.get("num_experts"):
+    experts = next((name for name in EXPERTS if text.get(name)), None)
+    if experts is None:
         return 3 * _count(text, "intermediate_size")
-    chosen, inter = _count(text, "num_experts_per_tok"), _count(text, "moe_intermediate_size")
-    shared = int(text.get("shared_expert_intermediate_size") or 0)
-    return chosen * (3 * inter + hidden) + 3 * shared + _count(text, "num_experts")
+    inter = _count(text, "moe_intermediate_size" if text.get("moe_intermediate_size") else "intermediate_size")
+    shared = _count(text, SHARED) if text.get(SHARED) else 0
+    return _count(text, "num_experts_per_tok") * (3 * inter + hidden) + 3 * shared + _count(text, experts)
 
 
-def _count(text: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    value = text.get(name, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise CheckpointError(f"config.json has {name} = {value!r}", expected="a number of 1 or more")
+def _count(text: Mapping[str, Any], name: str, default: int | None = None, most: int = MOST) -> int:
+    """null is left out, as transformers writes it."""
+    value = default if (told := text.get(name)) is None else told
+    if type(value) is not int or not 1 <= value <= most:
+        shown = (
+            f"{value!r:.60}" if not isinstance(value, int) or abs(value) < MOST**2 else "more digits than a size has"
+        )
+        raise CheckpointError(
+            f"config.json has {name} = {shown}",
+            expected="a number of 1 or more" if type(value) is not int or value < 1 else f"at most {most}",
+        )
     return value

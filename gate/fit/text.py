@@ -95,6 +95,8 @@ def _bases(made: FitReport, size: Shown) -> Iterable[str]:
 
 def _starting(made: FitReport, size: Shown) -> Iterable[str]:
     """The options that make a server hold just this."""
+    if made.left_out is not None:
+        yield f"engine       not shown: {made.left_out}"
     limits = made.limits
     asked = f"--max-model-len {limits.context} --max-num-seqs {limits.max_num_seqs}"
     asked += f" --max-num-batched-tokens {limits.batched_tokens} --kv-cache-dtype {made.kv_cache_dtype}"

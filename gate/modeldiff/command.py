@@ -30,7 +30,8 @@ def model_diff(
     from gate.headers.read import read
     from gate.modeldiff.compare import compare
     from gate.modeldiff.text import render
+    from gate.shell import tell
 
     made = compare(read(find(first)), read(find(second)), (first, second))
-    typer.echo(made.model_dump_json(indent=1) if as_json else render(made, every=every))
+    tell(made.model_dump_json(indent=1) if as_json else render(made, every=every))
     raise typer.Exit(made.exit_code)

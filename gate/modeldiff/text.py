@@ -26,7 +26,8 @@ def render(made: ModelDiff, *, every: bool = False) -> str:
     )
     lines: list[str] = []
     for title, content in sections:
-        if told := list(content):
+        # Names and values are the files' own words: one that holds a line break stays in its line.
+        if told := [" ".join(line.splitlines()) for line in content]:
             lines += ["", title, *(f"  {line}" for line in told)] if title else told
     kinds = len(made.equal_modules)
     lines += [

@@ -9,10 +9,10 @@ import torch
 
 from engine.config import CacheConfig, SchedulerConfig
 from engine.models.caches import Caches
-from engine.models.config import load_text_config
+from engine.models.config import ARCHITECTURES, load_text_config
 from engine.runner import POOL_SHARE
 from engine.weights.quantization import load_quant_config
-from gate.fit.flow import CONTEXT
+from gate.fit.flow import CONTEXT, ENGINE_ARCHITECTURES
 from gate.fit.need import ENGINE_BLOCK, Limits, caches
 from gate.fit.sizes import asked_kv_dtype, sizes
 from gate.headers.read import read
@@ -51,4 +51,5 @@ def test_the_defaults_are_the_engines() -> None:
     assert CacheConfig().block_tokens == ENGINE_BLOCK
     assert SchedulerConfig().max_model_len == CONTEXT
     assert SchedulerConfig().max_num_batched_tokens == Limits.model_fields["batched_tokens"].default
+    assert set(ENGINE_ARCHITECTURES) == set(ARCHITECTURES)
     assert POOL_SHARE == 4, "gate/fit/text.py says a quarter"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from gate import recipe as recipes
 from gate.fit import flow
 from gate.fit.record import BY_ESTIMATE, FITS, TOO_LARGE, FitReport, Used
 from gate.fit.text import render
-from tests.gate.headers.sparse import synthetic
+from tests.gate.headers.sparse import synthetic, write
 
 Run = Callable[..., tuple[int, str]]
 
@@ -43,6 +45,16 @@ def gate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return int(end.value.code or 0), printed.out + printed.err
 
     return run
+
+
+def llama(folder: Path, **change: Any) -> Path:
+    """Attention alone, of an architecture that our engine does not run."""
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        **{"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2},
+        **{"intermediate_size": 128, "vocab_size": 100, "max_position_embeddings": 8192, "head_dim": None},
+    }
+    return write(folder, {"config.json": config | change}, {"model.embed_tokens.weight": ("BF16", [100, 64])})
 
 
 def asked(gate: Run, *arguments: object) -> dict[str, Any]:
@@ -155,12 +167,31 @@ def test_more_batched_tokens_and_another_overhead_count(gate: Run, tiny: Path) -
         (("--model", "{tiny}", "--used", "no-run"), 64, "no run"),
         (("--model", "nowhere"), 64, "no checkpoint 'nowhere'"),
         (("--model", "{tiny}/.."), 69, "has no config.json"),
+        (("--model", ""), 64, "no checkpoint ''"),
+        (("--model", "{tiny}", "--gpu-memory", ""), 64, "--gpu-memory ''"),
+        (("--model", "{tiny}", "--gpu-memory=-1GiB"), 64, "--gpu-memory '-1GiB'"),
+        (("--model", "{tiny}", "--gpu-memory", "1e3GB"), 64, "--gpu-memory '1e3GB'"),
+        (("--model", "{tiny}", "--gpu-memory", "9" * 400 + "GB"), 64, "expected a number with GB"),
+        (("--model", "{tiny}", "--context", "0"), 64, "greater than or equal to 1"),
+        (("--model", "{tiny}", "--context", "9" * 30), 64, "expected at most 262144"),
+        (("--model", "{tiny}", "--max-num-seqs", "9" * 400), 64, "expected at most 1048576"),
+        (("--model", "{tiny}", "--max-num-batched-tokens", "9" * 400), 64, "expected at most 1099511627776"),
+        (("--model", "{llama}", "--server", "engine"), 64, "--server engine: it runs Qwen3_5ForConditionalGeneration"),
+        (("--model", "{int4kv}"), 69, "asks for a KV cache of NVFP4; expected fp8, or no scheme"),
     ],
 )
-def test_a_mistake_is_one_line(arguments: tuple[str, ...], code: int, message: str, gate: Run, tiny: Path) -> None:
-    ended, out = gate(*(word.format(tiny=tiny) for word in arguments))
+def test_a_mistake_is_one_line(
+    arguments: tuple[str, ...], code: int, message: str, gate: Run, tiny: Path, tmp_path: Path
+) -> None:
+    places = {
+        "tiny": tiny,
+        "llama": llama(tmp_path / "llama"),
+        "int4kv": llama(tmp_path / "int4kv", quantization_config={"kv_cache_quant_algo": "NVFP4"}),
+    }
+    ended, out = gate(*(word.format(**places) for word in arguments))
     assert ended == code
     assert message in out
+    assert len(out) < 1000
     assert out.startswith("gate: ")
     assert out.count("\n") == 1
 
@@ -182,3 +213,25 @@ def test_what_a_run_used_stands_beside_what_it_needed(gate: Run, real: Path) -> 
     on_a_cpu = arms[0].model_copy(update={"is_gpu": False})
     out = render(made.model_copy(update={"run": "run-1", "used": (on_a_cpu, on_a_cpu)}), "GiB")
     assert re.search(r"^whole +23\.00 +– +23\.00 +–$", out, re.MULTILINE)
+
+
+def test_a_model_that_our_engine_does_not_run_is_answered_for_vllm_alone(gate: Run, tmp_path: Path) -> None:
+    folder = llama(tmp_path / "llama")
+    code, out = gate("--model", folder, "--gpu-memory", "24GB", "--context", 100, "--max-num-seqs", 3)
+    assert code == FITS
+    assert "engine       not shown: it runs Qwen3_5ForConditionalGeneration" in out
+    assert "config.json has LlamaForCausalLM" in out
+    (server,) = asked(gate, "--model", folder, "--context", 100, "--max-num-seqs", 3)["servers"]
+    # 7 blocks of 16 tokens for each of 3; keys and values of 2 heads of 16, BF16, in 2 layers
+    assert (server["server"], server["need"]["kv"]) == ("vllm", 3 * 7 * 16 * 2 * 2 * 16 * 2 * 2)
+    assert server["need"]["weights"] == 100 * 64 * 2
+    assert asked(gate, "--model", llama(tmp_path / "x", architectures={"a": 1}))["left_out"]
+
+
+def test_the_answer_is_kept_where_the_reader_has_gone(tiny: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "gate", "fit", "--model", str(tiny), "--gpu-memory", "1MB"]
+    ended = subprocess.run(command, stdout=write_end, stderr=subprocess.PIPE, check=False)
+    os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (TOO_LARGE, b"")

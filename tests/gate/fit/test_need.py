@@ -241,6 +241,68 @@ def test_a_size_that_is_missing_is_one_line(change: dict[str, Any], message: str
 
 
 def test_without_any_configuration_the_cache_is_bfloat16() -> None:
-    assert asked_kv_dtype(text()) == ("bfloat16", "auto: no configuration asks for no KV scheme")
+    assert asked_kv_dtype(text()) == ("bfloat16", "auto: no configuration asks for a KV scheme")
     legacy = Headers(Path(), {}, {}, {"kv_cache_quant_algo": "FP8"})
     assert asked_kv_dtype(legacy) == ("fp8", "auto: hf_quant_config.json asks for fp8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kv_lora_rank": 512}, "config.json has kv_lora_rank: keys and values are stored as a latent"),
+        ({"is_encoder_decoder": True}, "a cache of the encoder too"),
+        ({"hybrid_override_pattern": "M-M*"}, "states of another kind"),
+        ({"sliding_window": 128}, "sliding_window = 128"),
+        ({"full_attention_interval": "4"}, "full_attention_interval = '4'"),
+        ({"full_attention_interval": [4]}, r"full_attention_interval = \[4\]"),
+        ({"full_attention_interval": True}, "full_attention_interval = True"),
+        ({"full_attention_interval": -4}, "full_attention_interval = -4"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000; expected at most 4096"),
+        ({"hidden_size": 10**400}, "hidden_size = more digits than a size has; expected at most"),
+        ({"hidden_size": -(10**400)}, "expected a number of 1 or more"),
+        ({"vocab_size": 2**41}, "vocab_size = 2199023255552; expected at most"),
+        ({"vocab_size": "9" * 400}, "vocab_size = '9{59}; expected"),
+        ({"hidden_size": 64.0}, r"hidden_size = 64\.0"),
+        ({"layer_types": {"a": 1}}, "layer_types; expected 4 kinds"),
+        ({"layer_types": [[1], {}, None, 2]}, "config.json has layers of"),
+        ({"num_experts": "4"}, "num_experts_per_tok = None"),
+        (
+            {"num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": "x"},
+            "intermediate_size = 'x'",
+        ),
+        ({"num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": -5}, "intermediate_size = -5"),
+    ],
+)
+def test_a_configuration_of_another_kind_or_of_nonsense_is_one_short_line(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as refused:
+        sizes(text(**change))
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"head_dim": None, "num_key_value_heads": None, "layer_types": None, "full_attention_interval": None},
+        {"sliding_window": 512},
+        {"sliding_window": 128, "use_sliding_window": False},
+        {"sliding_window": 128, "layer_types": ["full_attention"] * 4},
+        {"sliding_window": None, "kv_lora_rank": None, "is_encoder_decoder": False},
+        {"shared_expert_intermediate_size": 0},
+    ],
+)
+def test_what_says_nothing_changes_nothing(change: dict[str, Any]) -> None:
+    """null is how transformers writes what is left out; a window of the whole context is none."""
+    assert sizes(text(**change)) == sizes(text())
+
+
+@pytest.mark.parametrize("experts", ["num_local_experts", "n_routed_experts"])
+def test_other_words_for_experts(experts: str) -> None:
+    chosen = {experts: 8, "num_experts_per_tok": 2}
+    assert sizes(text(**chosen)).widest == 2 * (3 * 128 + 64) + 8
+    assert sizes(text(**chosen, moe_intermediate_size=512)).widest == 2 * (3 * 512 + 64) + 8
+
+
+def test_gdn_layers_without_a_pattern_have_the_models_own() -> None:
+    names = ("linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim")
+    model = sizes(text(linear_conv_kernel_dim=4, **dict.fromkeys(names, 2)))
+    assert (model.attention_layers, model.gdn_layers) == (1, 3)

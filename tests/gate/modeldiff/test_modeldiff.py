@@ -17,9 +17,10 @@ from gate.headers.read import Headers, Tensor, read
 from gate.modeldiff.compare import compare
 from gate.modeldiff.record import ModelDiff, ModuleDiff
 from gate.modeldiff.text import ranges, render
-from tests.gate.headers.sparse import recorded, synthetic
+from tests.gate.headers.sparse import recorded, synthetic, write
 
 NAMES = ("a", "b")
+WORD = ("BF16", [1])
 
 
 @pytest.fixture(scope="module")
@@ -198,3 +199,25 @@ def test_the_command_line(gate: Any, nvidia: Headers, unsloth: Headers) -> None:
     assert ModelDiff.model_validate(json.loads(out)).exit_code == code == 1
     code, out = gate(nvidia.folder, "nowhere")
     assert (code, out.count("\n")) == (64, 1)
+
+
+def test_names_and_values_of_any_kind_stay_in_their_line(gate: Any, tmp_path: Path) -> None:
+    names = ("layers.².w", "layers." + "9" * 5000 + ".w", "layers.零.w", "\x1b[31m\nred.w", "", ".w", "..")
+    first = write(tmp_path / "a", {"config.json": {"note": "\x1b[31m\nred", "\u2028": 1}}, dict.fromkeys(names, WORD))
+    second = write(tmp_path / "b", {"config.json": {}}, {"layers.3.w": WORD})
+    code, out = gate(first, second)
+    assert code == 1
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert len([line for line in out.split("\n") if line.endswith(": BF16 | none")]) == len(names)
+    assert len([line for line in out.split("\n") if line.startswith("  note: ")]) == 1
+    code, out = gate(first, second, "--json")
+    assert len(json.loads(out)["modules"]) == len(names) + 1
+
+
+@pytest.mark.parametrize("depth", [10, 200, 900, 990, 5000])
+def test_a_configuration_of_any_depth_is_an_answer_or_one_line(depth: int, gate: Any, tmp_path: Path) -> None:
+    first = write(tmp_path / "a", {"config.json": {}}, {"x": WORD})
+    second = write(tmp_path / "b", {}, {"x": WORD})
+    (second / "config.json").write_text('{"a":' * depth + "1" + "}" * depth)
+    code, out = gate(first, second)
+    assert code == 1 or (code, out.count("\n")) == (69, 1)
