@@ -63,6 +63,16 @@ __device__ __forceinline__ void bulk_load(void* destination, const void* source,
                  : "memory");
 }
 
+// 16 bytes by this thread, past the L1; both addresses 16-byte aligned. For rows too short or too many for bulk copies, each of
+// which costs its warp some twenty instructions.
+__device__ __forceinline__ void async_load16(void* destination, const void* source) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(destination)), "l"(source) : "memory");
+}
+// This thread's arrival, as soon as all that it has asked for by async_load16 is there.
+__device__ __forceinline__ void async_arrive(uint64_t* barrier) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
 // Brings bytes into the L2 without waiting. Same alignment rules as bulk_load.
 __device__ __forceinline__ void prefetch_l2(const void* source, uint32_t bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");

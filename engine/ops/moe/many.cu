@@ -11,8 +11,8 @@
 // shared expert's and the longest. One warp more gathers the pairs' x, 256 columns at a time, into shared memory; the
 // others each stream their own tiles' units through a private ring and multiply them with all of it:
 //
-//        columns ->   0..255   256..511  ...          x of 64 pairs in 3 stages (sm_121: 2), each filled by one bulk copy per
-//   warp 0   tile 0   unit     unit                   pair and given back by an arrival of each warp
+//        columns ->   0..255   256..511  ...          x of 64 pairs in 3 stages (sm_121: 2), a row of 512 bytes by one
+//   warp 0   tile 0   unit     unit                   16-byte copy of each lane; given back by an arrival of each warp
 //            tile 1   unit     unit                   an x operand read serves both tiles (sm_121: one tile)
 //
 // Bytes read: an expert's weights once per entry, n * k * 9 / 16; x of a pair once per task. No sums are shared, so nothing
@@ -110,6 +110,7 @@ constexpr size_t MANY_RING_BYTES = size_t(MANY_WARPS) * MANY_DEPTH * STAGE_BYTES
 constexpr size_t X_SHARED_BYTES = size_t(X_STAGES) * MANY_PAIRS * X_ROW_BYTES;
 constexpr size_t MANY_SHARED_BYTES = MANY_RING_BYTES + X_SHARED_BYTES + (MANY_WARPS * MANY_DEPTH + 2 * X_STAGES) * sizeof(uint64_t);
 static_assert(MANY_SHARED_BYTES <= MAX_SHARED_BYTES, "ring and x must fit");
+static_assert(X_COLUMN_BYTES == 32 * 16, "a warp copies a row at a time");
 
 // A stage of `count` and how often it has been gone round.
 struct Turn {
@@ -163,7 +164,7 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
     uint64_t* x_empty = x_full + X_STAGES;
     uint64_t* full = x_empty + X_STAGES + warp * MANY_DEPTH;   // of a multiplying warp
     if (threadIdx.x == 0) {
-        for (int i = 0; i < X_STAGES; i++) barrier_init(x_full + i, 1), barrier_init(x_empty + i, MANY_WARPS);
+        for (int i = 0; i < X_STAGES; i++) barrier_init(x_full + i, 32), barrier_init(x_empty + i, MANY_WARPS);
         for (int i = 0; i < MANY_WARPS * MANY_DEPTH; i++) barrier_init(x_empty + X_STAGES + i, 1);
         barrier_init_fence();
     }
@@ -187,20 +188,22 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
         Turn turn;
         for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
             const int4 entry = entry_of(task);
-            const uint8_t* row[MANY_PAIRS / 32];
+            int offset[MANY_PAIRS / 32];   // of pairs lane, 32 + lane
 #pragma unroll
-            for (int i = 0; i < MANY_PAIRS / 32; i++)
-                row[i] = args.x + x_offset<O>(args, __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1)));
+            for (int i = 0; i < MANY_PAIRS / 32; i++) offset[i] = x_offset<O>(args, __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1)));
             for (int column = 0; column < units; column++, turn.advance(X_STAGES)) {
                 barrier_wait(x_empty + turn.stage, turn.parity ^ 1);   // the first time round nobody has to give it back
-                if (lane == 0) barrier_expect_bytes(x_full + turn.stage, entry.z * X_COLUMN_BYTES);
-                __syncwarp();
-                uint8_t* stage = x_stages + size_t(turn.stage) * MANY_PAIRS * X_ROW_BYTES;
+                uint8_t* stage = x_stages + turn.stage * MANY_PAIRS * X_ROW_BYTES + lane * 16;
+                const uint8_t* source = args.x + column * X_COLUMN_BYTES + lane * 16;
 #pragma unroll
                 for (int i = 0; i < MANY_PAIRS / 32; i++)
-                    if (i * 32 + lane < entry.z) bulk_load(stage + (i * 32 + lane) * X_ROW_BYTES, row[i] + column * X_COLUMN_BYTES, X_COLUMN_BYTES, x_full + turn.stage);
+#pragma unroll 8
+                    for (int r = 0; r < min(entry.z - i * 32, 32); r++)
+                        async_load16(stage + (i * 32 + r) * X_ROW_BYTES, source + __shfl_sync(~0u, offset[i], r));
+                async_arrive(x_full + turn.stage);
             }
         }
+        for (int i = 0; i < X_STAGES; i++, turn.advance(X_STAGES)) barrier_wait(x_empty + turn.stage, turn.parity ^ 1);   // all has landed
         return;
     }
 
@@ -224,8 +227,9 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
     auto fetch = [&](int stage) {
         if (ahead >= tasks) return;
         barrier_expect_bytes(full + stage, ahead_tiles * W4A16::UNIT_BYTES);
-        for (int t = 0; t < ahead_tiles; t++)
-            bulk_load(ring + stage * STAGE_BYTES + t * W4A16::UNIT_BYTES, next + size_t(t) * units * W4A16::UNIT_BYTES, W4A16::UNIT_BYTES, full + stage, policy);
+#pragma unroll
+        for (int t = 0; t < MANY_TILES; t++)
+            if (t < ahead_tiles) bulk_load(ring + stage * STAGE_BYTES + t * W4A16::UNIT_BYTES, next + size_t(t) * units * W4A16::UNIT_BYTES, W4A16::UNIT_BYTES, full + stage, policy);
         next += W4A16::UNIT_BYTES;
         if (++ahead_column == units) ahead += gridDim.x, open_task();
     };

@@ -54,22 +54,23 @@ namespace emulator {
 constexpr size_t STACK_BYTES = 64 * 1024;
 alignas(128) inline uint8_t shared_memory[ENGINE_MAX_SHARED_BYTES];   // of the block that runs
 
-struct Fiber {
-    ucontext_t context;
-    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
-    std::function<bool()> ready;   // what it waits for
-    bool done = false;
-};
-
-struct Meeting {   // of `size` fibers, again and again
-    unsigned size = 0, here = 0, generation = 0;
-};
-
 struct Copy {
     void* destination;
     const void* source;
     uint32_t bytes;
     uint64_t* barrier;
+};
+
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
+    std::function<bool()> ready;   // what it waits for
+    std::vector<Copy> asked;       // 16-byte copies that no barrier waits for yet
+    bool done = false;
+};
+
+struct Meeting {   // of `size` fibers, again and again
+    unsigned size = 0, here = 0, generation = 0;
 };
 
 struct Block {

@@ -26,6 +26,20 @@ inline void bulk_load(void* destination, const void* source, uint32_t bytes, uin
     emulator::block->copies.push_back({destination, source, bytes, barrier});
 }
 inline void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* barrier, uint64_t) { bulk_load(destination, source, bytes, barrier); }
+inline void async_load16(void* destination, const void* source) {
+    if (uintptr_t(destination) % 16 || uintptr_t(source) % 16) emulator::fail("an asynchronous copy that is not aligned to 16 bytes");
+    std::memset(destination, 0xFF, 16);
+    emulator::block->fibers[emulator::block->current].asked.push_back({destination, source, 16, nullptr});
+}
+inline void async_arrive(uint64_t* barrier) {   // its copies hold the phase open until they have landed
+    auto& asked = emulator::block->fibers[emulator::block->current].asked;
+    for (emulator::Copy& copy : asked) {
+        copy.barrier = barrier, emulator::as_barrier(barrier).bytes += 16;
+        emulator::block->copies.push_back(copy);
+    }
+    asked.clear();
+    barrier_arrive(barrier);
+}
 inline void prefetch_l2(const void*, uint32_t) {}
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
