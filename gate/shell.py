@@ -23,7 +23,8 @@ def run(app: typer.Typer, name: str) -> int:
     """The exit code of the command that standard argv names."""
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # `gate list >&-`
+            sys.stdout.flush()
     except GateError as error:
         return say(name, str(error), error.exit_code)
     except CommandLineError as error:

@@ -260,8 +260,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         args = parser.parse_args(argv)
         code = UNREADABLE
-        code, lines = answer(args.checkpoint, (*INPUT, *WEIGHT) if args.weights else INPUT)
+        found, lines = answer(args.checkpoint, (*INPUT, *WEIGHT) if args.weights else INPUT)
         tell("\n".join(map(shown, lines)), sys.stdout)
+        code = found
     except SystemExit:  # --help
         return EQUAL
     except ProbeError as error:
@@ -296,14 +297,17 @@ def shown(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def tell(text: str, stream: TextIO) -> None:
-    """A reader that has gone is no reason for another exit code."""
+def tell(text: str, stream: TextIO | None) -> None:
+    """A reader that has gone is no reason for another exit code. Raises ProbeError where nothing can be written."""
     try:
         print(text, file=stream, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    except UnicodeEncodeError:  # LANG=C
+    except UnicodeEncodeError:  # an encoding without the names' characters
         print(ascii(text), file=stream, flush=True)
+    except OSError as error:
+        if stream is not None:  # or Python says so again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise ProbeError(f"cannot write: {error.strerror}") from error
 
 
 if __name__ == "__main__":
