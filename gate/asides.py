@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gate.errors import StorageError
 from gate.observe.rows import Row
+from gate.observe.store import check_report
 from gate.runs import REPORTS, kind_of
 
 R = TypeVar("R", bound=Row)
@@ -41,11 +42,18 @@ def derive(folder: Path) -> int:
 def _stored(folder: Path, model: type[R]) -> R:
     path = folder / REPORTS[kind_of(folder)]
     try:
+        check_report(folder)
         return model.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one") from error
     except (OSError, ValidationError) as error:
-        reason = str(error).splitlines()[0]
+        reason = error.strerror if isinstance(error, OSError) else _first(error)
         raise StorageError(
             f"{path} cannot be read: {reason}", hint=f"gate report {folder.name} writes it anew"
         ) from error
+
+
+def _first(error: ValidationError) -> str:
+    """`cells.0.name: Field required`: the rest of what pydantic says is many lines."""
+    one = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"])))

@@ -105,7 +105,7 @@ def _folders(out: Path, kinds: tuple[Kind, ...]) -> list[Path]:
 
 
 def _entry(folder: Path) -> Entry:
-    changed = _changed(folder)
+    changed = _changed(folder, REPORTS["run"])
     report, plan = {} if changed else _json(folder / "report.json"), _json(folder / PLAN)
     legs = plan.get("legs")
     recipe = plan.get("recipe")
@@ -126,7 +126,8 @@ def _entry(folder: Path) -> Entry:
 
 def _aside(folder: Path, kind: Kind) -> Entry:
     """Of a sweep, which has no verdict, or of start-ups, whose verdict never binds."""
-    plan, report = _json(folder / PLANS[kind]), _json(folder / REPORTS[kind])
+    changed = _changed(folder, REPORTS[kind])
+    plan, report = _json(folder / PLANS[kind]), {} if changed else _json(folder / REPORTS[kind])
     inner = plan if kind == "sweep" else _table(plan.get("plan"))
     legs, recipe = inner.get("legs"), _table(inner.get("recipe")).get("name")
     planned, measured = len(legs) if isinstance(legs, list) else None, _rows(folder / RECORDS[kind])
@@ -140,15 +141,16 @@ def _aside(folder: Path, kind: Kind) -> Entry:
         legs=measured,
         planned=planned,
         complete=bool(report) and measured == planned,
+        changed=changed,
         kind=kind,
     )
 
 
-def _changed(folder: Path) -> bool:
-    """Of report.json alone, which is all that a list shows. One that cannot be read is damaged, and shows nothing."""
+def _changed(folder: Path, report: str) -> bool:
+    """Of this file alone, which is all that a list shows. One that cannot be read is damaged, and shows nothing."""
     try:
-        sealed = dict(digests.read(folder / digests.REPORT)).get("report.json")
-        return sealed is not None and digests.of(folder, [folder / "report.json"])["report.json"] != sealed
+        sealed = dict(digests.read(folder / digests.REPORT)).get(report)
+        return sealed is not None and digests.of(folder, [folder / report])[report] != sealed
     except OSError:
         return False
 

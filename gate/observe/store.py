@@ -53,7 +53,10 @@ FAILED = "failed.json"
 BAND = "band.json"
 BASELINE = "baseline.json"
 RAW = (PLAN, RUN, IDENTITIES, BAND, BASELINE, "margins.parquet", "starts.parquet")
-DERIVED = ("report.json", "report.md", "report.html", "cells.parquet")
+DERIVED = (
+    *("report.json", "report.md", "report.html", "cells.parquet"),
+    *("sweep.json", "sweep.md", "startup.json", "startup.md"),
+)
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 SCHEMA_VERSION = 1
 """Of plan.json, run.json and complete.json. A field with a default needs no other; one with another meaning does."""
@@ -190,7 +193,7 @@ class Store:
 
     def seal_report(self) -> None:
         """What `gate show` compares the report with: a figure edited there is found, as one in the records is."""
-        written = [path for name in DERIVED if (path := self.folder / name).is_file()]  # a token run has two of them
+        written = [path for name in DERIVED if (path := self.folder / name).is_file()]  # as many as the flow writes
         found = digests.of(self.folder, written)
         self.write_text(digests.REPORT, digests.lines(found))
 

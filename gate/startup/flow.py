@@ -97,6 +97,7 @@ def conclude(place: Store) -> int:
     made = judge(about, parquet.read(StartRow, place.folder / RECORDS[FOLDER]), about.findings)
     place.write_text(REPORTS[FOLDER], made.model_dump_json(indent=1) + "\n")
     place.write_text("startup.md", report.markdown(made))
+    place.seal_report()
     report.show(made, place.folder)
     return made.exit_code
 

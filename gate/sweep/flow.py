@@ -116,6 +116,7 @@ def conclude(place: Store) -> SweepReport:
     for name, svg in drawn.items():
         place.write_text(name, svg)
     place.write_text("sweep.md", text.markdown(made, tuple(drawn)))
+    place.seal_report()
     text.show(made, place.folder)
     return made
 

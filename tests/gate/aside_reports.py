@@ -1,0 +1,28 @@
+"""What holds for the report of a sweep and of start-ups alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gate import runs, shown
+from gate.errors import StorageError
+
+
+def changed_reports_are_refused(folder: Path, name: str, out: Path) -> None:
+    """A figure that was edited is not shown; gate report derives the file anew."""
+    path, before = folder / name, (folder / name).read_bytes()
+    path.write_bytes(before.replace(b"1", b"2", 1))
+    with pytest.raises(StorageError, match=f"{name} was changed after it was written"):
+        shown.show(folder.name, out, every=False)
+    (entry,) = runs.entries(out)
+    assert (entry.changed, entry.verdict, entry.complete) == (True, None, False)
+    shown.report(folder.name, out)
+    assert path.read_bytes() == before
+    (folder / "report.sha256").unlink()
+    for content, message in ((b"{", "Invalid JSON"), (b"{}", "Field required"), (b"[]", "should be an object")):
+        path.write_bytes(content)
+        with pytest.raises(StorageError, match=message) as refused:
+            shown.show(folder.name, out, every=False)
+        assert f"gate report {folder.name} writes it anew" in str(refused.value)
