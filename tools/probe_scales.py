@@ -107,7 +107,8 @@ def shards(folder: Path, listed: dict[str, str] | None) -> list[Path]:
     """The index's files, else every *.safetensors. Raises ProbeError."""
     if listed is not None:
         return [folder / name for name in sorted(set(listed.values()))]
-    names = {path.name for path in folder.glob("*.safetensors")}
+    # Not glob, which is silent about a folder that it may not list.
+    names = {path.name for path in folder.iterdir() if path.name.endswith(".safetensors")}
     if not names:
         raise ProbeError(f"{folder} has no *.safetensors; expected a checkpoint")
     for numbered in map(NUMBERED.fullmatch, tuple(names)):

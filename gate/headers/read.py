@@ -142,7 +142,8 @@ def _weight_map(folder: Path) -> Mapping[str, str] | None:
 def _shards(folder: Path, weight_map: Mapping[str, str] | None) -> list[Path]:
     if weight_map is not None:
         names = sorted(set(weight_map.values()))
-    elif names := sorted(path.name for path in folder.glob("*.safetensors")):
+    elif names := sorted(path.name for path in folder.iterdir() if path.name.endswith(".safetensors")):
+        # Not glob, which is silent about a folder that it may not list.
         names = sorted({*names, *_siblings(names)})
     else:
         raise CheckpointError(f"{folder} has no *.safetensors", hint=AGAIN)

@@ -19,8 +19,8 @@ def peak_gpu_bytes(leg: LegRow) -> int | None:
 
 
 def reported_gpu_bytes(leg: LegRow) -> int | None:
-    """By the server's own word; None where it has none."""
-    return leg.gpu_reported_bytes
+    """By the server's own word; None where it has none, or says 0: no server on a GPU holds none."""
+    return leg.gpu_reported_bytes or None
 
 
 def started_gpu_bytes(leg: LegRow) -> int | None:

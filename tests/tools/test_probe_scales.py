@@ -238,6 +238,16 @@ def test_a_wrong_command_line_is_one_line(words: tuple[str, ...], probe: Probe) 
     assert out.count("\n") == 1
 
 
+def test_a_folder_that_may_not_be_listed_is_not_empty(
+    probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Path) -> list[Path]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    assert probe(tmp_path) == (69, f"probe_scales: cannot read {tmp_path}: Permission denied\n")
+
+
 def test_what_is_no_file_is_not_waited_for(probe: Probe, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.safetensors")
     assert "is no file" in probe(tmp_path)[1]

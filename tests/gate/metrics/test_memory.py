@@ -68,6 +68,7 @@ def test_each_axis_reads_its_own_figure() -> None:
         host_available_drop_bytes=5,
     )
     assert [peak_gpu_bytes(row), reported_gpu_bytes(row), started_gpu_bytes(row)] == [1, 2, 6]
+    assert reported_gpu_bytes(leg(gpu_reported_bytes=0)) is None, "no server on a GPU holds none"
     assert [peak_host_rss_bytes(row), peak_host_pss_bytes(row), host_drop_bytes(row)] == [3, 4, 5]
     assert {axis.name: axis.sources[0](row) for axis in SERVER_AXES} == dict(zip(FIELDS, (1, 3, 4, 5), strict=True))
 
