@@ -2,6 +2,9 @@
 
 Exact, once a server's layout is known:
 
+    engine   weights as shipped; one fp32 scale per output row in place of scales per tensor and channel; norms,
+             convolutions and GDN's vectors in fp32; context × rotary dimensions of cosines and sines in BF16
+             (engine/census.py counts the same to the byte)
     engine   KV      max_num_seqs × ⌈context / 16⌉ blocks of 16 tokens            engine/models/caches.py
              state   max_num_seqs slots
     vLLM     a page holds one sequence's state of a layer, or as many tokens of KV as are at least that long:
@@ -34,6 +37,7 @@ ENGINE_BLOCK, VLLM_STEP = 16, 16
 OVERHEAD_BYTES = GIB
 """Assumed: about half for the CUDA context and the modules loaded into it, the rest for library workspaces and graphs;
 vLLM's graphs for the 27B took 0.2 GiB on an H200. `gate fit --used RUN` shows what it was, --overhead replaces it."""
+CACHE_SCALES = (".k_scale", ".v_scale")
 ROW_SCALE_BYTES = 4
 """Our engine keeps one fp32 scale per output row of a quantised layer, which makes fusing exact."""
 
@@ -58,6 +62,10 @@ class Weights(Row):
     by_family: dict[str, int]
     row_scales: int
     """Extra in our engine."""
+    scales: int = 0
+    """Shipped and not kept by our engine, which folds them into its scales per row: of tensors, channels, caches."""
+    widened: int = 0
+    """Extra in our engine: norms, convolutions and GDN's vectors are fp32 there."""
     scratch: int
     """Largest joined product in the form in which our engine's prefill multiplies it."""
     left_alone: dict[str, int]
@@ -91,16 +99,24 @@ def weights(found: Mapping[str, Module]) -> Weights:
     by_family: dict[str, int] = {}
     left_alone: dict[str, int] = {}
     joined: dict[str, int] = {}
-    rows = 0
+    static: set[str] = set()
+    rows = scales = widened = 0
     for module in found.values():
         if module.part != "text":
             left_alone[module.part] = left_alone.get(module.part, 0) + module.nbytes
             continue
         by_family[module.family] = by_family.get(module.family, 0) + module.nbytes
         if not module.is_quantised:
+            if module.name.endswith(CACHE_SCALES):
+                scales += module.nbytes
+            elif module.family == "BF16" and (len(module.shape) == 1 or module.name.endswith("conv1d")):
+                widened += module.nbytes
             continue
         rows += module.shape[0]
+        scales += module.scale_bytes
         parent, _, leaf = module.name.rpartition(".")
+        if module.scheme.endswith(", static"):
+            static.add(f"{parent}.{GROUPS.get(leaf, leaf)}")
         if leaf != "lm_head" and ".experts." not in module.name:
             group = f"{parent}.{GROUPS.get(leaf, leaf)}"
             size = module.shape[0] * module.shape[-1] * (1 if module.family == "FP8" else ACTIVATION_BYTES)
@@ -109,6 +125,8 @@ def weights(found: Mapping[str, Module]) -> Weights:
         shipped=sum(by_family.values()),
         by_family=by_family,
         row_scales=rows * ROW_SCALE_BYTES,
+        scales=scales - len(static) * ROW_SCALE_BYTES,  # a joined product has one input scale, and keeps that
+        widened=widened,
         scratch=max(joined.values(), default=0),
         left_alone=left_alone,
     )
@@ -119,8 +137,9 @@ def need(server: Server, model: Sizes, held: Weights, limits: Limits) -> Need:
     logits = limits.max_num_seqs * model.vocabulary * (ACTIVATION_BYTES + 4)
     outputs = limits.batched_tokens * (2 * model.hidden + model.widest) * ACTIVATION_BYTES
     ours = server == "engine"
+    table = limits.context * model.rotary * ACTIVATION_BYTES
     return Need(
-        weights=held.shipped + (held.row_scales if ours else 0),
+        weights=held.shipped + (held.row_scales - held.scales + held.widened + table if ours else 0),
         kv=kv,
         state=state,
         activations=outputs + logits,

@@ -44,6 +44,8 @@ class Sizes(Row):
     """Channels × taps that a convolution keeps of the past, one layer, one sequence."""
     state: int = 0
     """Hv × Dv × Dk, one layer, one sequence."""
+    rotary: int = 0
+    """Dimensions of a head that rotate: our engine holds their cosines and sines of every position."""
     widest: int
     """Outputs of one token alive at once in the layer that has most of them, beside the residual stream."""
 
@@ -93,6 +95,7 @@ def sizes(headers: Headers) -> Sizes:
         attention_layers=kinds.count("full_attention"),
         kv_heads=kv_heads,
         head_dim=head_dim,
+        rotary=_rotary(text, head_dim),
         widest=max(widths),
         **gdn,
     )
@@ -120,6 +123,17 @@ def other_kv_scheme(headers: Headers) -> str | None:
 def _is_fp8(section: Mapping[str, Any]) -> bool:
     scheme = section.get("kv_cache_scheme")
     return (isinstance(scheme, dict) and scheme.get("num_bits") == 8) or section.get("kv_cache_quant_algo") == "FP8"
+
+
+def _rotary(text: Mapping[str, Any], head_dim: int) -> int:
+    rope = text.get("rope_parameters") or text.get("rope_scaling")
+    told = (rope.get("partial_rotary_factor") if isinstance(rope, dict) else None) or text.get("partial_rotary_factor")
+    factor = 1.0 if told is None else told
+    if not isinstance(factor, int | float) or not 0 < factor <= 1:
+        raise CheckpointError(
+            f"config.json has partial_rotary_factor = {factor!r:.60}", expected="more than 0, at most 1"
+        )
+    return int(head_dim * factor)
 
 
 def _of_a_known_kind(section: Mapping[str, Any]) -> None:

@@ -70,8 +70,11 @@ def _bases(made: FitReport, size: Shown) -> Iterable[str]:
     ours = any(one.server == "engine" for one in made.servers)
     seen = [(name, size(nbytes)) for name, nbytes in sorted(held.by_family.items())]
     families = ", ".join(f"{name} {text}" for name, text in seen if float(text))  # a few KB of F32 are in the sum
-    scales = f"; engine: and a scale per row, {size(held.row_scales)}" if ours and held.row_scales else ""
-    yield f"weights      as shipped: {families}{scales}"
+    yield f"weights      as shipped: {families}"
+    for one in made.servers:
+        if one.server == "engine":
+            more = size(one.need.weights - held.shipped)
+            yield f"             engine: {more} more for a scale per row, fp32 norms, rotations"
     if held.left_alone:
         alone = ", ".join(f"{name} {size(nbytes)}" for name, nbytes in sorted(held.left_alone.items()))
         yield f"not loaded   {alone}"

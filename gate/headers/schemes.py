@@ -11,7 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gate.errors import CheckpointError
@@ -25,6 +25,7 @@ FIELDS = frozenset(
     }
 )
 """Tensors that belong to the module before the last dot; any other tensor is a module of its own."""
+QUANTISED = ("NVFP4", "MXFP4", "FP8")
 MODELOPT = {
     "W4A16_NVFP4": ("NVFP4", 16),
     "NVFP4": ("NVFP4", 4),
@@ -56,6 +57,8 @@ class Module:
     """Of the weight as it is multiplied, not as it is packed."""
     nbytes: int
     """Scales included."""
+    scale_bytes: int = field(default=0, kw_only=True)
+    """Of a quantised module: what is neither its weight nor a scale per block."""
     declared: Declared | None
     """None where the checkpoint has no configuration of quantisation."""
 
@@ -68,7 +71,7 @@ class Module:
 
     @property
     def is_quantised(self) -> bool:
-        return self.family in ("NVFP4", "MXFP4", "FP8")
+        return self.family in QUANTISED
 
 
 def modules(headers: Headers) -> dict[str, Module]:
@@ -106,7 +109,14 @@ def _module(name: str, fields: Mapping[str, Tensor], rules: Rules) -> Module:
         shape=shape,
         nbytes=sum(tensor.nbytes for tensor in fields.values()),
         declared=declared,
+        scale_bytes=_scale_bytes(family, fields),
     )
+
+
+def _scale_bytes(family: str, fields: Mapping[str, Tensor]) -> int:
+    """Scales per tensor and per channel, of weights and of activations."""
+    kept = {"FP8": ("weight", "weight_packed", "bias")}.get(family, ("weight", "weight_packed", "bias", "weight_scale"))
+    return sum(one.nbytes for name, one in fields.items() if name not in kept) if family in QUANTISED else 0
 
 
 def _family(weight: Tensor, fields: Mapping[str, Tensor]) -> str:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import make_checkpoint
 import pytest
 import torch
 
-from engine.config import CacheConfig, SchedulerConfig
+from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.models.caches import Caches
 from engine.models.config import ARCHITECTURES, load_text_config
 from engine.runner import POOL_SHARE
+from engine.server.loading import load_runner
 from engine.weights.quantization import load_quant_config
 from gate.fit.flow import CONTEXT, ENGINE_ARCHITECTURES
-from gate.fit.need import ENGINE_BLOCK, Limits, caches
+from gate.fit.need import ENGINE_BLOCK, Limits, caches, need, weights
 from gate.fit.sizes import asked_kv_dtype, sizes
 from gate.headers.read import read
+from gate.headers.schemes import modules
 from tests.gate.headers.sparse import recorded, synthetic
 
 CASES = [("tiny", "modelopt"), ("tiny-moe", "modelopt"), ("tiny", "compressed-tensors"), ("tiny", "bf16")]
@@ -33,6 +36,18 @@ def test_the_caches_are_as_large_as_the_engine_makes_them(
     made = Caches(config, 3 * -(-100 // block), block, 3, torch.bfloat16, dtype, torch.device("cpu"))
     assert kv == made.kv.nbytes
     assert state == made.conv.nbytes + made.recurrent.nbytes
+
+
+@pytest.mark.parametrize(("shape", "layout"), CASES)
+def test_the_weights_are_those_of_the_engines_census(shape: str, layout: str, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    options = ["--shape", shape, "--layout", layout, "--layers", "4", "--device", "cpu"]
+    make_checkpoint.main([*options, str(folder)])
+    limits = SchedulerConfig(max_num_seqs=1, max_model_len=48)
+    census = load_runner(EngineConfig(ModelConfig(folder, device="cpu"), scheduler=limits)).census()
+    headers = read(folder)
+    asked = Limits(context=48, max_num_seqs=1, kv_bytes=2)
+    assert need("engine", sizes(headers), weights(modules(headers)), asked).weights == census.resident_bytes
 
 
 @pytest.mark.parametrize(("shape", "layout"), CASES)

@@ -182,7 +182,8 @@ def test_the_estimate_is_the_widest_layers_outputs_and_logits(dense: Headers) ->
         made = need(server, model, HELD, limits)  # type: ignore[arg-type]
         assert made.activations == 100 * (2 * 5120 + 63_488) * 2 + 7 * 248_320 * 6
         assert (made.scratch, made.overhead) == (scratch, 5)
-    assert need("engine", model, HELD, limits).weights - need("vllm", model, HELD, limits).weights == HELD.row_scales
+    extra = need("engine", model, HELD, limits).weights - need("vllm", model, HELD, limits).weights
+    assert extra == HELD.row_scales + 1 * 64 * 2, "of 256 dimensions 64 rotate"
 
 
 @pytest.mark.parametrize(
@@ -214,6 +215,7 @@ def test_weights_by_family_and_joined_scratch(mixture: Headers) -> None:
     assert held.scratch == max((8192 + 2 * 512) * 2048, (8192 + 4096) * 2048)
     rows = sum(one.shape[0] for one in modules(mixture).values() if one.family in ("NVFP4", "FP8"))
     assert held.row_scales == 4 * rows
+    assert 0 < held.widened < 10**8
     assert held.left_alone == {}
 
 
@@ -293,6 +295,13 @@ def test_a_configuration_of_another_kind_or_of_nonsense_is_one_short_line(change
 def test_what_says_nothing_changes_nothing(change: dict[str, Any]) -> None:
     """null is how transformers writes what is left out; a window of the whole context is none."""
     assert sizes(text(**change)) == sizes(text())
+
+
+@pytest.mark.parametrize("factor", ["0.5", 0, 2, [1], float("nan")])
+def test_a_rotation_of_nonsense_is_one_line(factor: object) -> None:
+    assert sizes(text(rope_parameters={"partial_rotary_factor": 0.5})).rotary == 8
+    with pytest.raises(CheckpointError, match="partial_rotary_factor"):
+        sizes(text(rope_parameters={"partial_rotary_factor": factor}, partial_rotary_factor=factor or -1))
 
 
 @pytest.mark.parametrize("experts", ["num_local_experts", "n_routed_experts"])
