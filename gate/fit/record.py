@@ -26,6 +26,8 @@ class Used(Row):
     arm: Arm
     server: str
     """engine, vllm, command, url."""
+    checkpoint: str = ""
+    """Its own, which need not be the one that is asked about."""
     limits: Limits
     kv_cache_dtype: str
     need: Need | None = None

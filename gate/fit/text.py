@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from gate.fit import amount
 from gate.fit.amount import Unit
@@ -130,10 +131,11 @@ def _used(made: FitReport, unit: Unit, size: Shown) -> Iterable[tuple[str, ...]]
 
 def _about(one: Used) -> str:
     limits = one.limits
-    about = f"{one.arm:<12} {one.server}, context {limits.context}, {limits.max_num_seqs} sequences, "
+    about = f"{one.arm:<12} {one.server}, {Path(one.checkpoint).name or DASH}, "
+    about += f"context {limits.context}, {limits.max_num_seqs} sequences, "
     about += f"KV {one.kv_cache_dtype}; whole: {one.memory_source}"
     if one.need is None:
-        return f"{about}; no need is known: another server, or its checkpoint is gone"
+        return f"{about}; no need is known: another server, or its checkpoint is gone or of another kind"
     return about if one.is_gpu else f"{about}, which holds the program too"
 
 

@@ -55,6 +55,7 @@ def of_arm(data: RunData, arm: Arm, overhead_bytes: int) -> Used:
     return Used(
         arm=arm,
         server=plan.kind,
+        checkpoint=plan.checkpoint,
         limits=limits,
         kv_cache_dtype=dtype,
         need=expected,
@@ -67,13 +68,16 @@ def of_arm(data: RunData, arm: Arm, overhead_bytes: int) -> Used:
 
 
 def _headers(checkpoint: str) -> Headers | None:
-    """A plan's path is seen from the folder that the gate ran in: here, or the project's. None: it is gone."""
+    """A plan's path is seen from the folder that the gate ran in: here, or the project's. None: it is gone, or
+    is none whose need is known."""
     for folder in (Path(checkpoint), ROOT / checkpoint):
         if folder.is_dir():
             try:
-                return read(folder)
-            except CheckpointError:
+                found = read(folder)
+                sizes(found)  # its caches may be of a kind that is not known here
+            except (CheckpointError, OSError):
                 return None
+            return found
     return None
 
 

@@ -200,8 +200,8 @@ def test_what_a_run_used_stands_beside_what_it_needed(gate: Run, real: Path) -> 
     made = FitReport.model_validate(asked(gate, "--model", real))
     need, limits = made.servers[0].need, made.limits
     arms = (
-        Used(arm="candidate", server="engine", limits=limits, kv_cache_dtype="fp8", need=need, weights_bytes=20 * 2**30,
-             pool_bytes=2 * 2**30, memory_bytes=23 * 2**30, memory_source="GPU memory by process"),
+        Used(arm="candidate", server="engine", checkpoint="checkpoints/27b", limits=limits, kv_cache_dtype="fp8",
+             need=need, weights_bytes=20 * 2**30, pool_bytes=2 * 2**30, memory_bytes=23 * 2**30, memory_source="GPU memory by process"),
         Used(arm="oracle", server="command", limits=limits, kv_cache_dtype="fp8", memory_source="GPU memory"),
     )  # fmt: skip
     out = render(made.model_copy(update={"run": "run-1", "used": arms}), "GiB")
@@ -209,7 +209,8 @@ def test_what_a_run_used_stands_beside_what_it_needed(gate: Run, real: Path) -> 
     assert re.search(r"^weights +20\.00 +18\.7\d +– +–$", table, re.MULTILINE)
     assert re.search(r"^rest +1\.00 +\d\.\d\d +– +–$", table, re.MULTILINE)
     assert re.search(r"^whole +23\.00 +\d+\.\d\d +– +–$", table, re.MULTILINE)
-    assert "no need is known: another server, or its checkpoint is gone" in table
+    assert "no need is known: another server, or its checkpoint is gone or of another kind" in table
+    assert "candidate    engine, 27b, context" in table
     on_a_cpu = arms[0].model_copy(update={"is_gpu": False})
     out = render(made.model_copy(update={"run": "run-1", "used": (on_a_cpu, on_a_cpu)}), "GiB")
     assert re.search(r"^whole +23\.00 +– +23\.00 +–$", out, re.MULTILINE)

@@ -14,7 +14,7 @@ from gate.observe import store
 from gate.observe.rows import Arm
 from gate.observe.rundata import RunData
 from gate.selftest.good_run import Build
-from tests.gate.headers.sparse import synthetic
+from tests.gate.headers.sparse import synthetic, write
 
 GIB = 2**30
 SLOT, TOKEN = 6 * (3 * 640 * 2 + 6 * 64 * 64 * 4), 1024
@@ -120,3 +120,11 @@ def test_both_arms_of_a_folder(run: RunData, tmp_path: Path, monkeypatch: pytest
     assert used_module.store is store
     assert [one.arm for one in used(tmp_path, GIB)] == ["candidate", "oracle"]
     assert {one.limits.max_num_seqs for one in used(tmp_path, GIB)} == {8}
+
+
+def test_a_checkpoint_of_another_kind_leaves_no_need(run: RunData, tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "kv_lora_rank": 512}
+    folder = write(tmp_path / "latent", {"config.json": config}, {"x": ("BF16", [4])})
+    arm = run.plan.candidate.model_copy(update={"checkpoint": str(folder)})
+    made = of_arm(dataclasses.replace(run, plan=run.plan.model_copy(update={"candidate": arm})), "candidate", GIB)
+    assert (made.need, made.checkpoint) == (None, str(folder))
