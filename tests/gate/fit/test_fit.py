@@ -201,7 +201,8 @@ def test_what_a_run_used_stands_beside_what_it_needed(gate: Run, real: Path) -> 
     need, limits = made.servers[0].need, made.limits
     arms = (
         Used(arm="candidate", server="engine", checkpoint="checkpoints/27b", limits=limits, kv_cache_dtype="fp8",
-             need=need, weights_bytes=20 * 2**30, pool_bytes=2 * 2**30, memory_bytes=23 * 2**30, memory_source="GPU memory by process"),
+             need=need, weights_bytes=20 * 2**30, pool_bytes=2 * 2**30,
+             memory_bytes=23 * 2**30, memory_source="GPU memory by process"),
         Used(arm="oracle", server="command", limits=limits, kv_cache_dtype="fp8", memory_source="GPU memory"),
     )  # fmt: skip
     out = render(made.model_copy(update={"run": "run-1", "used": arms}), "GiB")
