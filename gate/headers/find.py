@@ -68,7 +68,7 @@ def _cached(repo: str, revision: str | None) -> Path:
     place = Path(HF_HUB_CACHE) / f"models--{repo.replace('/', '--')}"
     main = place / "refs" / "main"
     snapshots = sorted(path for path in (place / "snapshots").glob("*") if path.is_dir())
-    if main.is_file() and (named := place / "snapshots" / main.read_text().strip()) in snapshots:
+    if main.is_file() and (named := place / "snapshots" / main.read_text(errors="replace").strip()) in snapshots:
         return named
     if len(snapshots) == 1:
         return snapshots[0]

@@ -46,6 +46,10 @@ def test_of_several_the_branch_main_is_meant(cache: Path) -> None:
     (cache / "refs").mkdir()
     (cache / "refs" / "main").write_text(OTHER)
     assert find.find("a/b").name == OTHER
+    for nonsense in (b"\xff\xfe", b"\0", b"../..", b""):
+        (cache / "refs" / "main").write_bytes(nonsense)
+        with pytest.raises(CheckpointError, match="2 snapshots"):
+            find.find("a/b")
 
 
 def test_a_revision_is_exact(cache: Path) -> None:
