@@ -15,7 +15,7 @@ from engine import ranges
 from engine.kernels.skinny import MAX_TOKENS
 from engine.models.caches import AttentionCache, Caches, GdnCache
 from engine.models.config import TextConfig
-from engine.models.fused_layers import MLP, Attention, GatedDeltaNet, Norm, Space, asked
+from engine.models.fused_layers import MLP, Attention, GatedDeltaNet, Norm, Space, Stream, asked
 from engine.models.fused_moe import SparseMoeBlock
 from engine.models.layers import Source
 from engine.models.step import Step
@@ -48,16 +48,13 @@ class DecoderLayer:
         self.post_attention_layernorm = Norm(source, f"{name}.post_attention_layernorm")
         self.mlp: MLP | SparseMoeBlock = (SparseMoeBlock if source.config.is_moe else MLP)(source, f"{name}.mlp")
 
-    def __call__(
-        self, parts: Tensor | None, residual: Tensor, step: Step, cache: AttentionCache | GdnCache, space: Space
-    ) -> tuple[Tensor, Tensor]:
-        """(planes of the layer before, residual) -> the same of this one. For the first: None and token ids."""
+    def __call__(self, stream: Stream, step: Step, cache: AttentionCache | GdnCache, space: Space) -> None:
         match cache:
             case GdnCache():
-                parts, residual = self.linear_attn(self.input_layernorm, parts, residual, step, cache, space)
+                self.linear_attn(self.input_layernorm, stream, step, cache, space)
             case AttentionCache():
-                parts, residual = self.self_attn(self.input_layernorm, parts, residual, step, cache, space)
-        return self.mlp(self.post_attention_layernorm, parts, residual, space)
+                self.self_attn(self.input_layernorm, stream, step, cache, space)
+        self.mlp(self.post_attention_layernorm, stream, space)
 
 
 class FusedForCausalLM:
@@ -84,11 +81,10 @@ class FusedForCausalLM:
 
     def forward(self, step: Step, caches: Caches) -> Tensor:
         """Run the step's tokens and update the caches -> hidden states after the final norm, [tokens, hidden]."""
-        residual = step.token_ids
-        parts: Tensor | None = None
+        stream = Stream(step.token_ids)
         for layer, cache in self.grouped(zip(self.layers, caches.layers, strict=True)):
-            parts, residual = layer(parts, residual, step, cache, self.space)
-        return asked(self.norm.add(parts, residual)[0].out)
+            layer(stream, step, cache, self.space)
+        return asked(self.norm.add(stream).out)
 
     def head(self, hidden: Tensor) -> Tensor:
         """bf16 [rows, hidden], at most 32 rows -> bf16 [rows, vocab_size]."""

@@ -7,10 +7,9 @@ add + norm | router + routing | gate_up + SwiGLU of the chosen experts | down, w
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
-from engine.models.fused_layers import Norm, Space, asked
+from engine.models.fused_layers import Norm, Space, Stream, asked
 from engine.models.layers import Source
 from engine.ops.linear.cuda import Packed
 from engine.ops.moe import cuda as moe_cuda
@@ -36,19 +35,18 @@ class SparseMoeBlock:
             raise WeightError(f"{name}.gate: found {type(router).__name__}, expected bfloat16")
         self.router = router.weight
 
-    def __call__(self, norm: Norm, parts: Tensor | None, residual: Tensor, space: Space) -> tuple[Tensor, Tensor]:
-        """-> (planes, one per expert of a token; residual)."""
-        tokens, hidden = residual.shape
-        routed = tokens <= moe_cuda.MAX_ROUTED
-        if routed and moe_cuda.routes_in_norm(tokens, asked(parts).shape[0], self.router.shape[0] - 1, hidden):
-            normed, how, residual = norm.add_and_route(asked(parts), residual, self.router, self.top_k, space.arrived)
+    def __call__(self, norm: Norm, stream: Stream, space: Space) -> None:
+        """Leaves a plane per expert of a token."""
+        tokens, hidden = stream.residual.shape
+        routed, planes = tokens <= moe_cuda.MAX_ROUTED, asked(stream.parts).shape[0]
+        if routed and moe_cuda.routes_in_norm(tokens, planes, self.router.shape[0] - 1, hidden):
+            normed, how = norm.add_and_route(stream, self.router, self.top_k, space.arrived)
             x = asked(normed.out)
         else:
-            normed, residual = norm.add(parts, residual)
-            x = asked(normed.out)
+            x = asked(norm.add(stream).out)
             if routed:
                 _, how = moe_cuda.router(x, self.router, self.top_k, space.arrived, dependent=True)
             else:
                 how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True)
         pairs = moe_cuda.swiglu(x, self.gate_up_proj, how, dependent=True)
-        return moe_cuda.weighted_planes(pairs, self.down_proj, how, dependent=True), residual
+        stream.parts = moe_cuda.weighted_planes(pairs, self.down_proj, how, dependent=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from engine.batch import Batch, Segment
 from engine.graphs import DecodeGraphs
+from engine.models import fused_layers
 from engine.models.caches import Caches
 from engine.models.config import TextConfig
 from engine.models.fused import FusedForCausalLM, obstacle
@@ -204,6 +206,32 @@ def test_prefill(pair, lengths):
 def test_a_step_too_large_for_one_slice_of_swiglu(pair, monkeypatch):
     monkeypatch.setattr(linear_cuda, "SWIGLU_TOKENS", 48)
     assert error(pair, [(Sequence(18, 120, 2), 120)]) < pair[2].logit_error
+
+
+def test_what_a_norm_is_done_with_is_let_go(pair, monkeypatch):
+    """A step of many tokens would hold the parts once more in every caller above the layer that runs."""
+    left = []
+
+    def keeping(make):
+        def made(*arguments):
+            out = make(*arguments)
+            left.append(weakref.ref(out))
+            return out
+
+        return made
+
+    def alone(run):
+        def checked(*arguments):
+            assert [one for one in left if one() is not None] == []
+            return run(*arguments)
+
+        return checked
+
+    monkeypatch.setattr(fused_layers, "planes", keeping(fused_layers.planes))
+    for name in ("swiglu", "project"):
+        monkeypatch.setattr(fused_layers, name, alone(getattr(fused_layers, name)))
+    error(pair, [(Sequence(19, 60, 2), 60)])
+    assert len(left) == 2 * CONFIG.num_hidden_layers
 
 
 def test_decode_by_graphs_with_joins_and_leaves(pair):
