@@ -16,11 +16,13 @@ Only slots of the sequence's own tokens are read: what the rest of a block holds
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from engine.ops.linear.quantize import E4M3_MAX
 
@@ -77,7 +79,10 @@ def decode(q: Tensor, k_cache: Tensor, v_cache: Tensor, where: Pages, k_scale: f
     v = _read(v_cache, where.slots, q.dtype, v_scale).transpose(1, 2)
     # The heads of one group are rows of one small product: no key is repeated.
     grouped = q.reshape(sequences, k.shape[1], -1, head_dim)
-    return F.scaled_dot_product_attention(grouped, k, v, attn_mask=where.mask).reshape(sequences, heads, head_dim)
+    # By name on CUDA, where this is what kernels are held against, and torch's own choice changes with the shape.
+    with sdpa_kernel(SDPBackend.MATH) if q.is_cuda else nullcontext():
+        out = F.scaled_dot_product_attention(grouped, k, v, attn_mask=where.mask)
+    return out.reshape(sequences, heads, head_dim)
 
 
 def prefill(
