@@ -190,6 +190,10 @@ inline void run_block(unsigned threads, std::function<void()> body) {
 
 inline void __syncthreads() { emulator::meet(emulator::block->all); }
 inline void __syncwarp() { emulator::meet_warp(); }
+template <class T> T __shfl_down_sync(unsigned, T value, int delta) {
+    const int lane = threadIdx.x % 32;
+    return emulator::gather(value)[lane + delta < 32 ? lane + delta : lane];
+}
 template <class T> T __shfl_xor_sync(unsigned, T value, int mask) { return emulator::gather(value)[(threadIdx.x % 32) ^ mask]; }
 template <class T> T __shfl_up_sync(unsigned, T value, unsigned delta) {
     const unsigned lane = threadIdx.x % 32;
