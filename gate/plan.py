@@ -121,7 +121,7 @@ def make_plan(
             arm=arm,
             concurrency=concurrency,
             repetition=repetition,
-            requests=concurrency * recipe.workload.requests_per_stream,
+            requests=recipe.workload.requests(concurrency),
             prompts_sha256=digests[concurrency, repetition][0],
             warmup_sha256=digests[concurrency, repetition][1],
         )
@@ -200,9 +200,8 @@ def _prompts(
     recipe: Recipe, vocabulary: Vocabulary, seed: int, concurrency: int, repetition: int, phase: Phase
 ) -> tuple[Prompt, ...]:
     workload = recipe.workload
-    per_stream = workload.requests_per_stream if phase == "timed" else workload.warmup_per_stream
     return make_prompts(
-        count=concurrency * per_stream,
+        count=workload.requests(concurrency) if phase == "timed" else concurrency * workload.warmup_per_stream,
         length=workload.prompt_tokens,
         vocab_size=vocabulary.size,
         seed=leg_seed(seed, concurrency, repetition, phase),

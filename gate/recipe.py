@@ -68,6 +68,9 @@ class Workload(Table):
     """Tokens every request generates; the end of sequence is ignored."""
     requests_per_stream: int = Field(2, ge=1, le=10_000)
     """Closed loop: a leg at concurrency C sends C × this many requests."""
+    min_requests_per_leg: int = Field(0, ge=0, le=10_000)
+    """Fewest timed requests of a leg, rounded up to a multiple of C; 0: requests_per_stream alone decides. Narrows the
+    scatter of single requests, not two modes that a leg keeps: see metrics.md, "Requests of a leg"."""
     warmup_per_stream: int = Field(1, ge=0, le=1_000)
     """Untimed requests per stream at the start of each leg, with prompts of their own."""
     arrival: Literal["closed", "poisson", "constant"] = "closed"
@@ -84,6 +87,10 @@ class Workload(Table):
         if (self.arrival == "closed") != (self.rate_per_stream is None):
             raise ValueError(f"arrival {self.arrival!r} and rate_per_stream {self.rate_per_stream} do not go together")
         return self
+
+    def requests(self, concurrency: int) -> int:
+        """Timed requests of a leg at `concurrency` (1 up): always a multiple of it, so that no stream sends fewer."""
+        return concurrency * max(self.requests_per_stream, -(-self.min_requests_per_leg // concurrency))
 
 
 class Protocol(Table):

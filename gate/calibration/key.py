@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from gate.calibration.record import BandKey
 from gate.observe.machine import GOVERNOR, LIMITS
 from gate.plan import ArmPlan, Plan
+from gate.recipe import Workload
 from gate.units import DASH
 
 MACHINE = ("cpu", "cores", "kernel", "gpu_driver")
@@ -36,10 +37,16 @@ def key_of(plan: Plan, host: str, machine: Mapping[str, str], oracle_version: st
         oracle_env=own_env(oracle),
         oracle_checkpoint_digest=oracle.checkpoint_digest,
         oracle_source_sha256=oracle.source_sha256,
-        workload={name: value for name, value in recipe.workload.model_dump().items() if name != "seed"},
+        workload=_load(recipe.workload),
         gpu=recipe.gpu,
         residency=recipe.protocol.residency,
     )
+
+
+def _load(workload: Workload) -> dict[str, int | float | str | None]:
+    """Without the seed. A minimum of 0 requests is left out, as bands from before that key lack it: the same load."""
+    values = workload.model_dump(exclude={"seed"})
+    return {name: value for name, value in values.items() if (name, value) != ("min_requests_per_leg", 0)}
 
 
 def is_aa(plan: Plan) -> bool:

@@ -113,7 +113,7 @@ def make_plan(made: Recipe, coin: Arm = "candidate") -> Plan:
     for repetition in range(made.protocol.repetitions):
         for concurrency in made.protocol.concurrency:
             for arm in order(coin, repetition):
-                requests = concurrency * made.workload.requests_per_stream
+                requests = made.workload.requests(concurrency)
                 legs.append(
                     PlannedLeg(
                         leg_id=f"{len(legs):03d}-{arm}-c{concurrency}-r{repetition}",

@@ -315,3 +315,10 @@ class TestBinding:
 
     def test_a_client_of_unknown_cost(self, build: Any) -> None:
         assert "client's own cost" in self.reasons(dataclasses.replace(build.run(), client=None))
+
+
+def test_a_good_run_with_a_minimum_of_requests_has_no_finding(build: Any) -> None:
+    run = build.run(workload={"min_requests_per_leg": 5})
+    assert {(leg.concurrency, leg.requests) for leg in run.plan.legs} == {(1, 5), (2, 6)}
+    report = judge(run)
+    assert (report.verdict, report.findings) == ("PASS", ())

@@ -146,6 +146,12 @@ def test_open_loop_is_paced_and_its_warm_up_is_not(measure: Measure, arrival: st
         assert steps == {2.5}
 
 
+def test_a_leg_sends_at_least_its_minimum_after_the_same_warm_up(measure: Measure) -> None:
+    row, data, fake = measure(preset("instant"), min_requests_per_leg=5)
+    assert (row.requests, row.failed, len(fake.requests)) == (6, 0, 2 + 6)
+    assert [request.index for request in data.requests] == list(range(6))
+
+
 def test_no_warm_up_means_none(measure: Measure) -> None:
     _, _, fake = measure(preset("instant"), warmup_per_stream=0)
     assert len(fake.requests) == 4

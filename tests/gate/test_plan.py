@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any, Literal
 
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from gate import recipe as recipes
 from gate.errors import PreconditionError
 from gate.observe.rows import Arm
-from gate.plan import ArmPlan, Plan, Vocabulary, leg_order, leg_prompts, make_plan, plan_hash
+from gate.plan import ArmPlan, Plan, Vocabulary, document_hash, leg_order, leg_prompts, make_plan, plan_hash
+from gate.recipe import Workload
 
 LEVELS = st.lists(st.integers(1, 64), min_size=1, max_size=5, unique=True).map(tuple)
 COIN = st.sampled_from(["candidate", "oracle"])
@@ -103,13 +105,15 @@ def arm_plan(arm: Arm, **changes: Any) -> ArmPlan:
     return ArmPlan(**(fields | changes))
 
 
-def small_plan(coin: Arm = "candidate", seed: int = 0, extra_blocks: int = 0, **candidate: Any) -> Plan:
+def small_plan(
+    coin: Arm = "candidate", seed: int = 0, extra_blocks: int = 0, min_requests: int = 0, **candidate: Any
+) -> Plan:
     recipe = recipes.parse(
         {
             "schema_version": 1,
             "name": "small",
             "checkpoint": {"path": "m"},
-            "workload": {"prompt_tokens": 12, "output_tokens": 4},
+            "workload": {"prompt_tokens": 12, "output_tokens": 4, "min_requests_per_leg": min_requests},
             "protocol": {"concurrency": [1, 2], "repetitions": 3, "extra_blocks": extra_blocks},
         },
         "test",
@@ -130,11 +134,12 @@ def test_id_is_reproducible_and_changes_with_anything() -> None:
     others = [
         small_plan(coin="oracle"),
         small_plan(seed=1),
+        small_plan(min_requests=1),
         small_plan(env={"PATH": "/usr/bin"}),
         small_plan(argv=("server", "--port", "2")),
         small_plan(checkpoint_digest="e" * 64),
     ]
-    assert len({plan.plan_id, *(other.plan_id for other in others)}) == 6
+    assert len({plan.plan_id, *(other.plan_id for other in others)}) == 7
 
 
 def test_id_survives_the_file() -> None:
@@ -171,4 +176,42 @@ def test_leg_ids_say_what_they_are() -> None:
         "000-candidate-c1-r0",
         "001-oracle-c1-r0",
         "002-candidate-c2-r0",
+    ]
+
+
+@given(st.integers(1, 64), st.integers(1, 20), st.integers(0, 300))
+def test_a_leg_has_the_fewest_requests_that_keep_both_numbers_and_all_streams_equal(
+    concurrency: int, per_stream: int, least: int
+) -> None:
+    count = Workload(requests_per_stream=per_stream, min_requests_per_leg=least).requests(concurrency)
+    allowed = [n for n in range(1, 2000) if n % concurrency == 0 and n >= per_stream * concurrency and n >= least]
+    assert count == allowed[0]
+
+
+@given(st.integers(1, 64), st.integers(1, 20))
+def test_without_a_minimum_only_the_streams_count(concurrency: int, per_stream: int) -> None:
+    assert Workload(requests_per_stream=per_stream).requests(concurrency) == per_stream * concurrency
+
+
+@pytest.mark.parametrize(("least", "timed"), [(0, {1: 2, 2: 4}), (3, {1: 3, 2: 4}), (5, {1: 5, 2: 6})])
+def test_the_minimum_counts_timed_requests_and_leaves_the_warm_up(least: int, timed: dict[int, int]) -> None:
+    plan, plain = small_plan(min_requests=least, extra_blocks=1), small_plan(extra_blocks=1)
+    assert {leg.concurrency: leg.requests for leg in plan.legs} == timed
+    assert {leg.concurrency: leg.requests for leg in plan.extra_legs} == timed
+    assert [leg.warmup_sha256 for leg in plan.all_legs] == [leg.warmup_sha256 for leg in plain.all_legs]
+    for leg in plan.all_legs:
+        sent = leg_prompts(plan, leg, "timed")
+        assert len({prompt.sha256 for prompt in sent}) == len(sent) == leg.requests
+        assert len(leg_prompts(plan, leg, "warmup")) == leg.concurrency
+
+
+def test_a_plan_from_before_the_minimum_keeps_its_id_its_legs_and_its_prompts() -> None:
+    plan = small_plan()
+    document = plan.model_dump(mode="json")
+    assert document["recipe"]["workload"].pop("min_requests_per_leg") == 0
+    document["plan_id"] = document_hash(document)
+    old = Plan.model_validate_json(json.dumps(document))
+    assert (old.plan_id, old.recipe, old.legs) == (document_hash(document), plan.recipe, plan.legs)
+    assert [leg_prompts(old, leg, "timed") for leg in old.legs] == [
+        leg_prompts(plan, leg, "timed") for leg in plan.legs
     ]

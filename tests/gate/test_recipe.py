@@ -47,6 +47,7 @@ def test_good_recipe_is_frozen_and_complete() -> None:
         ("workload", "promt_tokens", 5, "unknown key 'promt_tokens' in [workload]; did you mean 'prompt_tokens'?"),
         ("protocol", "zzz", 5, "unknown key 'zzz' in [protocol]; known: concurrency"),
         ("workload", "prompt_tokens", "16", "prompt_tokens = '16' in [workload]: input should be a valid integer"),
+        ("workload", "min_requests_per_leg", -1, "min_requests_per_leg = -1 in [workload]: input should be"),
         ("workload", "output_tokens", 0, "output_tokens = 0 in [workload]: input should be greater than or equal to 1"),
         ("workload", "arrival", "poisson", "rate_per_stream None do not go together"),
         ("protocol", "concurrency", [2, 2], "concurrency [2, 2] must be distinct numbers from 1 up"),

@@ -19,6 +19,7 @@ from gate.errors import ArmError, LockHeldError, PreconditionError, StorageError
 from gate.inputs import Asked, plan_to_show
 from gate.lock import hold
 from gate.observe import store
+from gate.plan import document_hash
 from gate.progress import Ui
 from gate.recipe import load
 from gate.report import plots
@@ -182,6 +183,20 @@ def test_resume_measures_only_what_is_missing(bench: Bench, monkeypatch: pytest.
     assert (report.complete, report.exit_code) == (True, code)
     assert "resumed" in {finding.code for finding in report.findings}
     assert all(path.read_bytes() == data for path, data in kept.items())
+
+
+def test_a_run_planned_before_the_minimum_of_requests_is_resumed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeServer(preset("instant")) as ours, FakeServer(preset("instant")) as theirs:
+        with monkeypatch.context() as cut:
+            cut.setattr(gate_run, "run_leg", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                bench.run(ours.url, theirs.url)
+        old = json.loads((bench.folder / "plan.json").read_text())
+        del old["recipe"]["workload"]["min_requests_per_leg"]
+        store.Store(bench.folder).write_text("plan.json", json.dumps(old | {"plan_id": document_hash(old)}))
+        gate_run.resume(bench.folder, Ui())
+    assert bench.report.complete
+    assert bench.report.plan_id == document_hash(old)
 
 
 def test_extra_blocks_run_where_they_are_due_and_a_resumed_run_goes_on_with_them(

@@ -156,3 +156,12 @@ def test_a_changed_workload_or_command_line_is_named(build: Any) -> None:
     workload = plan.recipe.workload.model_copy(update={"prompt_tokens": 99})
     longer = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"workload": workload})})
     assert key.differences(made(plan), made(longer)) == ("workload.prompt_tokens is 99 here, 16 in the band",)
+
+
+def test_a_minimum_of_requests_counts_and_its_absence_is_the_old_load(build: Any) -> None:
+    plan = equal_arms(build)
+    least = plan.recipe.workload.model_copy(update={"min_requests_per_leg": 16})
+    more = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"workload": least})})
+    assert "min_requests_per_leg" not in made(plan).workload
+    said = ("workload.min_requests_per_leg is 16 here, – in the band",)
+    assert key.differences(made(plan), made(more)) == said
