@@ -140,9 +140,9 @@ SHAPES = [
     ("ties", 17, 16, 256),
     ("one", 32, 16, 256),
     ("alike", 33, 16, 256),
-    ("random", 70, 48, 512),
+    ("random", 70, 32, 512),
     ("one", 75, 16, 1024),
-    ("ties", 90, 272, 256),
+    ("ties", 90, 80, 256),
 ]
 """One to eight groups of eight an entry; tiles that warps share, of one warp, of none; an expert in several entries."""
 

@@ -59,7 +59,7 @@ def test_against_torch(heads, kv_heads, kv, lengths, splits, generator):
 
 
 @pytest.mark.parametrize("kv", KV, ids=str)
-@pytest.mark.parametrize("m", range(1, 33))
+@pytest.mark.parametrize("m", [1, 2, 7, 32])
 def test_every_batch(m, kv, generator):
     """Lengths around the ends of blocks of 5 tokens, which no step of 16 tokens ends with."""
     lengths = torch.randint(1, 40, (m,), generator=generator).tolist()

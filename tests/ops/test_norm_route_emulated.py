@@ -27,7 +27,7 @@ def arrived():
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("m", "n", "experts", "top_k"), [(1, 64, 256, 8), (2, 264, 33, 3), (17, 8, 8, 8), (32, 24, 31, 15)]
+    ("m", "n", "experts", "top_k"), [(1, 64, 256, 8), (2, 264, 33, 3), (17, 8, 8, 8), (19, 24, 31, 15)]
 )
 @pytest.mark.usefixtures("poison")
 def test_as_two_launches(kind, m, n, experts, top_k, arrived, generator):
@@ -41,14 +41,14 @@ def test_wide_rows(m, n, arrived, generator):
     compare(inputs("random", m, n, 256 if n == 2048 else 8, 9, generator), 8, arrived)
 
 
-@pytest.mark.parametrize("m", range(1, 33))
+@pytest.mark.parametrize("m", [1, 2, 3, 8, 9, 15, 16, 17, 31, 32])
 @pytest.mark.usefixtures("poison")
 def test_every_batch(m, arrived, generator):
     compare(inputs("random", m, 16, 12, 1, generator), 4, arrived)
 
 
 def test_all_tokens_to_the_same_experts(arrived, generator):
-    made = compare(inputs("alike", 32, 64, 256, 2, generator), 8, arrived)
+    made = compare(inputs("alike", 32, 16, 64, 2, generator), 8, arrived)
     assert made.entries[: int(made.count), 2].tolist() == [8] * 36
 
 
@@ -67,9 +67,9 @@ def test_equal_logits_choose_the_lowest_experts(arrived, generator):
 
 def test_repeated_launches_agree(arrived, generator):
     """With one workspace, over batches that grow and shrink; which block is the last is drawn anew each time."""
-    first = {m: inputs("ties", m, 32, 12, 2, generator) for m in (1, 7, 32)}
+    first = {m: inputs("ties", m, 32, 12, 2, generator) for m in (1, 7, 18)}
     expected = {m: compare(tensors, 4, arrived) for m, tensors in first.items()}
-    for m in (7, 1, 32, 7, 7, 1, 32, 1):
+    for m in (7, 1, 18, 7, 1, 18):
         planes, residual, scale, router = first[m]
         same(add_norm_route(planes, residual, scale, EPS, router, 4, arrived)[1], expected[m])
         assert arrived.tolist() == [0]
