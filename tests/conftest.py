@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the same under `nohup make test`
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A handler that another test left behind would swallow this one's Ctrl-C.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in list(os.environ):
         if name.startswith(FOREIGN) and name != "CUDA_VISIBLE_DEVICES":
             monkeypatch.delenv(name)

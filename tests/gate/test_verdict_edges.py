@@ -114,6 +114,19 @@ def test_sequences_beyond_the_bound_are_judged_by_the_noise() -> None:
     assert "all by their largest gap are 2.500" in loud.reasons[0].message
 
 
+def test_the_measure_that_decides_is_the_one_told() -> None:
+    """Where the intervals cross, the higher low end shows a fault, and the higher high end leaves it open."""
+
+    def crossing(bulk: Interval, tail: Interval) -> str:
+        made = noise(1.0, 1.0, 1.0)
+        return judged(undecided=1, noise=made.model_copy(update={"bulk": bulk, "tail": tail})).reasons[0].message
+
+    faulty = crossing(Interval(value=2.5, low=2.2, high=2.6), Interval(value=2.4, low=2.1, high=3.0))
+    assert "by their mean gap are 2.500" in faulty
+    open_ = crossing(Interval(value=1.5, low=1.3, high=1.6), Interval(value=1.4, low=1.0, high=1.9))
+    assert "by their largest gap are 1.400" in open_
+
+
 def test_a_quiet_run_speaks_for_a_level_of_few_sequences() -> None:
     wide = noise(1.1, 0.8, 1.6)
     assert judged(undecided=1, noise=wide).verdict is Verdict.INCONCLUSIVE
