@@ -75,9 +75,11 @@ def test_both_arms_in_turns_with_the_same_prompts(sweep: Any) -> None:
     assert [cell.name for cell in made.cells] == ["pp20", "pp40", "tg5", "tg5 @ d30"]
     assert [one.leg.arm for one in plan.legs[:4]] == ["candidate", "oracle"] * 2
     assert [one.leg.arm for one in plan.legs[8:12]] == ["oracle", "candidate"] * 2
-    # Each point is warmed up on each server with a prompt of its own, and again where the server's start was not read.
-    assert set(sent[0]) == set(sent[1])
-    assert len(set(sent[0])) == 4 * 3
+    measured = [{row.prompt_sha256 for row in rows if row.arm == arm} for arm in ("candidate", "oracle")]
+    assert measured[0] == measured[1]
+    assert len(measured[0]) == 4 * 2
+    # Each point is warmed up on each server with a prompt of its own, and with another where its start was not read.
+    assert min(len(set(prompts)) for prompts in sent) >= 4 * 3
     assert [row.expected_prompt_tokens for row in rows[:8:2]] == [20, 40, 8, 30]
     assert set(asked) == {1, 6}
     assert {path.name for path in folder.iterdir()} >= {"sweep.md", "prefill.svg", "decode.svg", "sweep.json"}
