@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import pytest
 from gate import run as gate_run
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
-from gate.calibration.calibrate import calibrate
 from gate.conclude import conclude, stored
-from gate.errors import ArmError, LockHeldError, PreconditionError, StorageError, UsageError
-from gate.inputs import Asked, plan_to_show
+from gate.errors import ArmError, LockHeldError, StorageError, UsageError
+from gate.inputs import Asked
 from gate.lock import hold
 from gate.observe import store
 from gate.plan import document_hash
@@ -24,10 +23,6 @@ from gate.progress import Ui
 from gate.recipe import load
 from gate.report import plots
 from gate.runs import entries
-from gate.startup import flow as startup_flow
-from gate.sweep import flow as sweep_flow
-from gate.sweep.points import points
-from gate.tokenrun import flow as token_flow
 from tests.gate.bench import RECIPE, Bench, fake
 
 
@@ -373,37 +368,3 @@ def test_a_run_is_not_resumed_on_another_machine(bench: Bench) -> None:
     store.Store(bench.folder).write_run(about.model_copy(update={"machine": about.machine | {"gpu0_uuid": "GPU-1"}}))
     with pytest.raises(UsageError, match="begun on another machine: its gpu0_uuid is GPU-1"):
         gate_run.resume(bench.folder, Ui())
-
-
-@pytest.mark.parametrize("command", ["run", "tokens", "startup", "sweep", "calibrate"])
-def test_a_machine_without_the_device_is_told_before_any_checkpoint_is_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
-    monkeypatch.setattr("gate.lock.gpu.gpus", list)
-    monkeypatch.setattr("gate.preflight.checkpoint.resolve", lambda *_: pytest.fail("went on to the checkpoint"))
-    asked, ui = Asked(recipe="qwen3.6-27b-nvfp4"), Ui()
-    flows: dict[str, Callable[[], int]] = {
-        "run": lambda: gate_run.run(asked, tmp_path, ui),
-        "tokens": lambda: token_flow.run(asked, 3, tmp_path, ui),
-        "startup": lambda: startup_flow.run(asked, None, tmp_path, ui),
-        "sweep": lambda: sweep_flow.run(asked, points("8", "8", "0"), 1, tmp_path, ui),
-        "calibrate": lambda: calibrate(asked, "oracle", 8, tmp_path, ui),
-    }
-    with pytest.raises(PreconditionError, match="needs a GPU and NVML shows none"):
-        flows[command]()
-
-
-def test_a_plan_needs_no_device_and_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gate.lock.gpu.gpus", list)
-    monkeypatch.setattr("gate.preflight.hub.cached", lambda *_: None)
-    monkeypatch.setattr("gate.preflight.hub.download", lambda *_: pytest.fail("fetched a checkpoint"))
-    asked = Asked(recipe="qwen3.6-27b-nvfp4", concurrency="1,2", oracle="their-server {model} --port {port}")
-    made, lacks = plan_to_show(asked)
-    assert lacks is not None
-    assert lacks.startswith("nvidia/Qwen3.6-27B-NVFP4 is not in the local cache: ")
-    assert made.oracle.argv is not None
-    assert made.oracle.argv[1] == "nvidia/Qwen3.6-27B-NVFP4"
-    assert len(made.legs) == 2 * 2 * 3
-    unread = {text for leg in made.all_legs for text in (leg.prompts_sha256, leg.warmup_sha256)}
-    assert unread == {made.plan_id} == {""}
-    assert (made.vocabulary.size, made.candidate.checkpoint_digest) == (0, None)

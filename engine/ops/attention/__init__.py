@@ -103,8 +103,9 @@ def prefill(
 def _causal(q: Tensor, k: Tensor, v: Tensor, position: int) -> Tensor:
     """[.., tokens, head_dim] over keys [.., position + tokens, head_dim]: row i sees keys 0 to position + i."""
     if q.is_cuda and q.dtype == torch.bfloat16:
-        # By name: left to choose, torch takes cuDNN on a Hopper, which makes a plan for every new pair of lengths. On
-        # an H200 that was 120 ms in each step with a prompt of another length. Its causal mask ends at the lower right.
+        # By name: left to choose, torch may take cuDNN on a Hopper, which makes a plan for every new pair of lengths.
+        # In the first gate run on an H200 steps with a chunk of a new length took 320 ms, and 200 once it had been seen
+        # (docs/kernels.md). The mask of this operator ends at the lower right.
         out: Tensor = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal=True)[0]
         return out
     if position == 0:
