@@ -116,7 +116,7 @@ def test_more_heads_than_an_operand_are_refused(generator):
 @pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
 @pytest.mark.usefixtures("poison")
 def test_qk_norm_rope_and_cache_write(heads, kv_heads, kv, m, generator):
-    scales = (1.0, 1.0) if kv == torch.bfloat16 else (0.04, 0.03)
+    scales = attention_rows.SCALES
     qkv = torch.randn(m, (2 * heads + 2 * kv_heads) * DIM, generator=generator).bfloat16().cuda()
     q_scale, k_scale = (torch.rand(DIM, generator=generator) + 0.5 for _ in range(2))
     table = rope.table(3000, 64, 1e7, torch.bfloat16)

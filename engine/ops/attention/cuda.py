@@ -65,6 +65,7 @@ def decode(
     block_tokens, kv_heads, 256] in bf16 or e4m3; block_table int64 [m, width], padding arbitrary; lengths int64 [m],
     the current token included. Row i is the token at position lengths[i] - 1: its key and value go to the slot that
     the table names, the same bits as `rope.cuda.qk_norm_rope` would write. e4m3 with input_scale (fp32 []), else bf16.
+    cache_scales belong to e4m3 caches: a checkpoint has them also where the cache is bf16, which holds the values.
     Only the sequences' own tokens are read. With `dependent`, neither block_table nor lengths may have been written
     since the last launch without it (docs/kernels.md).
     """
@@ -91,8 +92,9 @@ def decode(
     dtype = torch.bfloat16 if input_scale is None else torch.float8_e4m3fn
     out = torch.empty(m, heads * HEAD_DIM, dtype=dtype, device=qkv.device)
     tensors = (qkv, q_scale, k_scale, cos_sin, k_cache, v_cache, block_table, lengths, input_scale, out)
-    sizes = (m, heads, kv_heads, block_tokens, block_table.shape[1], splits, eps, *map(float, cache_scales))
     fp8 = int(k_cache.dtype == torch.float8_e4m3fn)
+    scales = map(float, cache_scales if fp8 else (1.0, 1.0))
+    sizes = (m, heads, kv_heads, block_tokens, block_table.shape[1], splits, eps, *scales)
     workspace = (space.partial, space.extremes, space.arrived)
     library.call("engine_attention_decode", qkv.device, *tensors, *workspace, *sizes, fp8, int(dependent))
     return out
