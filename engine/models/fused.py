@@ -31,11 +31,6 @@ from engine.weights.quantization import Scheme
 
 NVFP4 = (Scheme.NVFP4, Scheme.NVFP4_PACKED)
 FP8 = (Scheme.FP8_STATIC, Scheme.FP8_DYNAMIC)
-UNPROVEN = "decoding a mixture of experts"
-"""Every kernel of it passed on a GPU by itself; the whole model's decoding steps there were 0.1 to 0.2 from the torch
-reference's logits, ten times what the dense model's are, on 2026-11-30. In the CPU emulator both decoding kernels agree
-with the reference in a whole model of its heads, so the reference's own attention on a GPU is suspected. Refused until
-tests/engine/cuda says."""
 TOGETHER = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("in_proj_qkv", "in_proj_z"))
 """Projections of one input that are one product here: they must be stored in one scheme."""
 
@@ -152,7 +147,7 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
         together: tuple[str, ...] = next((names for names in TOGETHER if leaf in names), (leaf,))
         if any(weights.schemes[f"{parent}{other}"] is not scheme for other in together):
             return f"{' and '.join(together)} of {parent.removesuffix('.')} in different schemes (the same is)"
-    return UNPROVEN if config.is_moe else None
+    return None
 
 
 def _feed_forward_sizes(config: TextConfig) -> dict[str, tuple[int, bool]]:

@@ -12,7 +12,6 @@ import torch
 
 from engine.batch import Batch, Segment
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-from engine.models import fused
 from engine.models.caches import Caches
 from engine.models.fused import FusedForCausalLM
 from engine.models.layers import Source
@@ -62,9 +61,7 @@ def load(tmp_path_factory, shape: str) -> LoadedRunner:
     assert done.returncode == 0, done.stderr
     cache = CacheConfig(block_tokens=BLOCK_TOKENS, num_blocks=BLOCKS)
     limits = SchedulerConfig(max_num_seqs=SLOTS, max_model_len=MAX_LEN)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fused, "UNPROVEN", None)  # what is refused as unproven is proven here
-        return load_runner(EngineConfig(ModelConfig(folder, device="cuda"), cache, limits))
+    return load_runner(EngineConfig(ModelConfig(folder, device="cuda"), cache, limits))
 
 
 def torch_path(runner: LoadedRunner) -> ModelRunner:
