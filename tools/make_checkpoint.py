@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import shutil
 import sys
 import time
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -209,14 +211,15 @@ def split(entries: list[Entry], shard_bytes: int) -> list[list[Entry]]:
 class Progress:
     """Bytes done, rate and time left, one rewritten line on a terminal and one line per tenth elsewhere."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, quiet: bool = False) -> None:
         self.total, self.done, self.shown, self.start = total, 0, 0, time.monotonic()
+        self.quiet = quiet
 
     def add(self, nbytes: int) -> None:
         self.done += nbytes
         part = self.done * (100 if sys.stderr.isatty() else 10) // self.total
         seconds = time.monotonic() - self.start
-        if part > self.shown and seconds > 1:  # a tiny checkpoint is done before anybody could read
+        if part > self.shown and seconds > 1 and not self.quiet:  # a tiny checkpoint is done before anybody could read
             self.shown = part
             rate = self.done / seconds
             left = (self.total - self.done) / rate
@@ -253,8 +256,19 @@ def write_shard(path: Path, entries: list[Entry], seed: int, device: torch.devic
             write_tensor(file, e, seed, device, progress)
 
 
-def write_checkpoint(r: Recipe, out: Path, shard_bytes: int, device: torch.device) -> int:
-    """Write everything into `out`.partial and rename at the end. Returns the bytes of all tensors."""
+def write_one_of(r: Recipe, number: int, path: Path, shard_bytes: int, device: torch.device) -> int:
+    """In a process of its own, which plans again: what fills a tensor cannot be sent. Returns the bytes of its tensors."""
+    entries = split(list(tensors(r)), shard_bytes)[number]
+    total = sum(e.nbytes for e in entries)
+    write_shard(path, entries, r.seed, device, Progress(total, quiet=True))
+    return total
+
+
+def write_checkpoint(r: Recipe, out: Path, shard_bytes: int, device: torch.device, jobs: int = 1) -> int:
+    """Write everything into `out`.partial, `jobs` shards at a time, and rename at the end.
+
+    Returns the bytes of all tensors.
+    """
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -263,10 +277,21 @@ def write_checkpoint(r: Recipe, out: Path, shard_bytes: int, device: torch.devic
     total = sum(e.nbytes for e in entries)
     progress = Progress(total)
     weight_map: dict[str, str] = {}
-    for i, shard in enumerate(shards, 1):
-        name = f"model-{i:05d}-of-{len(shards):05d}.safetensors"
-        write_shard(partial / name, shard, r.seed, device, progress)
+    names = [f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
         weight_map |= {e.name: name for e in shard}
+    if jobs == 1:
+        for name, shard in zip(names, shards, strict=True):
+            write_shard(partial / name, shard, r.seed, device, progress)
+    else:
+        # Drawing a mixture's 124,000 tensors is bound by the processor that launches it. Spawned: a CUDA context does
+        # not survive a fork.
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            written = [
+                pool.submit(write_one_of, r, i, partial / name, shard_bytes, device) for i, name in enumerate(names)
+            ]
+            for done in as_completed(written):
+                progress.add(done.result())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     for name, content in {**side_files(r), "model.safetensors.index.json": index}.items():
         (partial / name).write_text(json.dumps(content, indent=1) + "\n")
@@ -288,6 +313,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--layers", type=int, help="a multiple of 4: three GDN layers, then one attention layer")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (default: 0)")
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one); the bytes are the same")
+    parser.add_argument("--jobs", type=int, default=1, help="shards written at a time (default: 1)")
     parser.add_argument("--shard-bytes", type=int, help="largest shard (default: 2 MB for tiny shapes, else 5 GB)")
     parser.add_argument("--distinct-shard-scales", action="store_true",
                         help="q/k/v, gate/up, qkv/z get scales of their own (vLLM merges those inexactly)")  # fmt: skip
@@ -302,6 +328,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.error(f"--w4a4: found --layout {args.layout}, expected compressed-tensors")
     if args.out.exists() and not args.overwrite:
         parser.error(f"{args.out} exists; remove it or pass --overwrite")
+    if args.jobs < 1:
+        parser.error(f"--jobs: found {args.jobs}, expected 1 or more")
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: no CUDA device found; use --device cpu")
     return args
@@ -322,7 +350,7 @@ def main(argv: list[str] | None = None) -> None:
     shard_bytes = args.shard_bytes or (2_000_000 if args.shape.startswith("tiny") else 5_000_000_000)
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     start = time.monotonic()
-    total = write_checkpoint(recipe, args.out, shard_bytes, device)
+    total = write_checkpoint(recipe, args.out, shard_bytes, device, args.jobs)
     print(f"{args.out}: {total / 1e9:.3f} GB of weights in {time.monotonic() - start:.1f} s on {device}")
 
 

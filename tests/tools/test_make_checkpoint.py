@@ -277,6 +277,12 @@ def test_each_token_names_distinct_experts(tmp_path: Path) -> None:
         assert (logits[:, 0] - logits[:, 1]).median().item() == pytest.approx(2, abs=0.5)
 
 
+def test_shards_written_side_by_side_are_the_same(tmp_path: Path) -> None:
+    one, several = (make(tmp_path / jobs, "--shape", "tiny-moe", "--jobs", jobs) for jobs in ("1", "3"))
+    assert len(list(one.glob("*.safetensors"))) > 1
+    assert digest(several) == digest(one)
+
+
 # --- command line ----------------------------------------------------------------------------------------------------
 
 
@@ -286,6 +292,7 @@ def test_each_token_names_distinct_experts(tmp_path: Path) -> None:
         (["--layers", "6"], "--layers: found 6, expected a multiple of 4"),
         (["--w4a4"], "--w4a4: found --layout modelopt, expected compressed-tensors"),
         (["--shape", "70b"], "invalid choice: '70b'"),
+        (["--jobs", "0"], "--jobs: found 0, expected 1 or more"),
     ],
 )
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
