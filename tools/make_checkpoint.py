@@ -257,7 +257,7 @@ def write_shard(path: Path, entries: list[Entry], seed: int, device: torch.devic
 
 
 def write_one_of(r: Recipe, number: int, path: Path, shard_bytes: int, device: torch.device) -> int:
-    """In a process of its own, which plans again: what fills a tensor cannot be sent. Returns the bytes of its tensors."""
+    """In a process of its own, which plans again: what fills a tensor cannot be sent. Returns the bytes written."""
     entries = split(list(tensors(r)), shard_bytes)[number]
     total = sum(e.nbytes for e in entries)
     write_shard(path, entries, r.seed, device, Progress(total, quiet=True))
