@@ -60,8 +60,8 @@ class WindowProfiler:
             torch.cuda.synchronize()  # what is still queued belongs to the window
         window.stop()
         self._written += 1
-        path = self._folder / f"engine-{os.getpid()}-{self._written}.pt.trace.json.gz"
-        partial = path.with_name(f".{path.name.removesuffix('.json.gz')}.partial.json.gz")
+        path = self._folder / f"engine-{os.getpid()}-{self._written}.pt.trace.json"  # not .gz: Python compresses slowly
+        partial = path.with_name(f".{path.name.removesuffix('.json')}.partial.json")
         window.export_chrome_trace(str(partial))
         partial.replace(path)  # whole or not there: a reader may be waiting for it
         return path

@@ -190,6 +190,9 @@ def profile(
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Profile the first arm again at the end: the drift.")
     ] = True,
+    keep_traces: Annotated[
+        bool, typer.Option("--keep-traces", help="Leave the profiler's own files in the profile's folder.")
+    ] = False,
     diff: Annotated[
         str | None, typer.Option("--diff", help="Another profile to compare NAME's candidate with.")
     ] = None,
@@ -208,7 +211,7 @@ def profile(
     from gate.progress import Ui
 
     asked = Asked(recipe, model, conc, None, candidate, oracle, None, seed, coin, port)
-    more = ProfileAsked(backend, prompt_tokens, rounds, roof, control)
+    more = ProfileAsked(backend, prompt_tokens, rounds, roof, control, keep_traces)
     raise typer.Exit(command(name, diff, asked, more, out, Ui()))
 
 

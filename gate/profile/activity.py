@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -38,31 +37,43 @@ class Trace:
 
 
 def summed(activities: Iterable[Activity]) -> tuple[tuple[TracedKernel, ...], float]:
-    """(one row a name and shape, the longest first; the union of all intervals in µs)."""
-    launches: dict[tuple[str, str, str], int] = defaultdict(int)
-    total_ns: dict[tuple[str, str, str], float] = defaultdict(float)
-    starts, ends = [], []
+    """(one row a name and shape, the longest first; the union of all intervals in µs, which their own_us add up to)."""
+    keys: dict[tuple[str, str, str], int] = {}
+    which, starts, ends = [], [], []
     for one in activities:
-        key = one.name, one.grid, one.block
-        launches[key] += 1
-        total_ns[key] += one.end_ns - one.start_ns
+        which.append(keys.setdefault((one.name, one.grid, one.block), len(keys)))
         starts.append(one.start_ns)
         ends.append(one.end_ns)
-    rows = [
-        TracedKernel(name=key[0], grid=key[1], block=key[2], launches=launches[key], us=total_ns[key] / 1e3)
-        for key in sorted(launches, key=lambda key: (-total_ns[key], key))
+    begun, ended, rows = np.array(starts, np.float64), np.array(ends, np.float64), np.array(which, np.int64)
+    alone = own(begun, ended)
+    launches = np.bincount(rows, minlength=len(keys))
+    total_us, own_us = (np.bincount(rows, ns, len(keys)) / 1e3 for ns in (ended - begun, alone))
+    made = [
+        TracedKernel(
+            name=key[0],
+            grid=key[1],
+            block=key[2],
+            launches=int(launches[row]),
+            us=float(total_us[row]),
+            own_us=float(own_us[row]),
+        )
+        for key, row in sorted(keys.items(), key=lambda item: (-total_us[item[1]], item[0]))
     ]
-    return tuple(rows), union(np.array(starts, np.float64), np.array(ends, np.float64)) / 1e3
+    return tuple(made), float(alone.sum()) / 1e3
 
 
-def union(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> float:
-    """Length of the union of intervals: overlapping ones count once."""
-    if not len(starts):
-        return 0.0
+def own(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Of each interval, the part that no interval which began before it covers: they add up to the union.
+
+    Under programmatic dependent launch a kernel begins early and waits for the one before: what is its own is the time
+    from that one's end to its own.
+    """
     order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], ends[order]
-    covered = np.concatenate(([starts[0]], np.maximum.accumulate(ends)[:-1]))
-    return float(np.maximum(ends - np.maximum(starts, covered), 0).sum())
+    begun, ended = starts[order], ends[order]
+    covered = np.concatenate((begun[:1], np.maximum.accumulate(ended)[:-1]))
+    made = np.empty_like(starts)
+    made[order] = np.maximum(ended - np.maximum(begun, covered), 0)
+    return made
 
 
 def shape(x: object, y: object, z: object) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gate.arm import process
 from gate.arm.pair import GPU_RETURN_S, GPU_RETURN_SLACK_BYTES
 from gate.client import drive, openai
-from gate.errors import ArmError
+from gate.errors import ArmError, StorageError
 from gate.observe import gpu
 from gate.observe import server as ask
 from gate.observe.rows import Arm, Identity, RequestRow
@@ -35,6 +38,8 @@ class Setting:
     concurrency: int
     prompt_tokens: int
     rounds: int
+    keep_traces: bool = False
+    """Beside the records. A trace has 100 MB and more, and its kernels are in windows.parquet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +52,39 @@ class Captured:
 def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[[str], None]) -> Captured:
     """Nothing of the server is left afterwards, however it ends.
 
-    folder: absolute, for logs and the profiler's own files.
-    Raises ArmError: it did not start, failed its warm-up, or could not be traced.
+    folder: absolute, for logs, and for the profiler's own files where they are kept.
+    Raises ArmError: it did not start, failed its warm-up, or could not be traced; StorageError: a trace is unreadable.
     """
     name = f"{arm}-{role}"
-    files = folder / "traces" / name
-    files.mkdir(parents=True, exist_ok=True)
+    with scratch(name, folder / "traces" / name if setting.keep_traces else None) as files:
+        return _capture(setting, arm, role, folder / "logs" / f"{name}.log", files, say)
+
+
+@contextlib.contextmanager
+def scratch(name: str, kept: Path | None) -> Iterator[Path]:
+    """Where the profiler writes; gone at the end unless it is to be kept, or holds the file that could not be read."""
+    if kept is not None:
+        kept.mkdir(parents=True, exist_ok=True)
+        yield kept
+        return
+    made = Path(tempfile.mkdtemp(prefix=f"gate-profile-{name}-")).resolve()
+    try:
+        yield made
+    except StorageError:
+        raise
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    shutil.rmtree(made, ignore_errors=True)
+
+
+def _capture(setting: Setting, arm: Arm, role: Role, log: Path, files: Path, say: Callable[[str], None]) -> Captured:
     memory_before = gpu.used_bytes()
     session = f"gate-{arm}-{role}-{time.monotonic_ns()}"
     planned = setting.plan.arm(arm)
     traced = commands.traced(planned, setting.backend, nsys=setting.nsys, session=session, folder=files)
     say(f"starting the {arm} ({planned.kind}) for its {role} windows, {setting.backend}")
-    server = process.launch(traced, folder / "logs" / f"{name}.log", setting.plan.recipe.protocol.ready_timeout_s)
+    server = process.launch(traced, log, setting.plan.recipe.protocol.ready_timeout_s)
     tracer: Tracer = (
         NsysTracer(setting.nsys, session, files) if setting.backend == "nsys" else RouteTracer(server.url, files)
     )

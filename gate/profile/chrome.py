@@ -7,6 +7,7 @@ so each kernel of a CUDA graph has its own event. Times are microseconds, with t
 from __future__ import annotations
 
 import gzip
+import json
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,8 @@ def read(path: Path) -> Trace:
     """
     try:
         raw = path.read_bytes()
-        document = orjson.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+        document = _parsed(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise StorageError(f"{path} cannot be read as a trace: {reason}", hint="profile again") from error
     events = document.get("traceEvents") if isinstance(document, dict) else None
@@ -43,6 +44,16 @@ def read(path: Path) -> Trace:
         tool=f"torch.profiler (schema {document.get('schemaVersion', '?')})",
         device=devices[0].get("name"),
     )
+
+
+def _parsed(raw: bytes) -> Any:
+    """Kineto writes its JSON by hand, with other people's names in it: NaN, a control character or a byte that is no
+    UTF-8 is no reason to lose a window. orjson refuses them, and is what is quick. Raises ValueError.
+    """
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return json.loads(raw.decode("utf-8", "replace"), strict=False)
 
 
 def _activities(events: list[Any], path: Path) -> Iterator[Activity]:

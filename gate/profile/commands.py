@@ -77,13 +77,18 @@ def traced(plan: ArmPlan, backend: Backend, *, nsys: str, session: str, folder: 
 
 
 def vllm_profiler(folder: Path) -> str:
-    """--profiler-config of vLLM 0.13 and later, which replaced VLLM_TORCH_PROFILER_DIR. Stacks are on by default."""
+    """--profiler-config of vLLM 0.13 and later, which replaced VLLM_TORCH_PROFILER_DIR; keys as in 0.25.0.
+
+    Stacks, a table of CUDA times and gzip are on by default, and all of them make the answer to /stop_profile late. So
+    is a second profiler in the front end, which sees no GPU, and starts and stops on whatever thread is free.
+    """
     return json.dumps(
         {
             "profiler": "torch",
             "torch_profiler_dir": str(folder),
             "torch_profiler_with_stack": False,
-            "torch_profiler_use_gzip": True,
+            "torch_profiler_use_gzip": False,
             "torch_profiler_dump_cuda_time_total": False,
+            "ignore_frontend": True,
         }
     )

@@ -93,8 +93,10 @@ def compare(one: ProfileData, other: ProfileData) -> ProfileReport:
 def exit_code(report: ProfileReport) -> int:
     if report.refused:
         return VOID
-    levers = report.attribution.levers if report.attribution else ()
-    return INCONCLUSIVE if report.findings or any(lever.proof == "unproven" for lever in levers) else PASS
+    if report.attribution is None:  # cut short after one arm
+        return INCONCLUSIVE
+    unproven = any(lever.proof == "unproven" for lever in report.attribution.levers)
+    return INCONCLUSIVE if report.findings or unproven else PASS
 
 
 def conclude(folder: Path) -> int:

@@ -27,17 +27,20 @@ def step_kernels(short: Window, long: Window) -> tuple[StepKernel, ...]:
     keys = _keys(short, long, count)
     launches: dict[str, int] = defaultdict(int)
     us: dict[str, float] = defaultdict(float)
+    own_us: dict[str, float] = defaultdict(float)
+    has_own = all(kernel.own_us is not None for window in (short, long) for kernel in window.kernels)
     raw: dict[str, str] = {}
     for window, sign in ((long, 1), (short, -1)):
         for kernel in window.kernels:
             key = keys[kernel.name, kernel.grid]
             launches[key] += sign * kernel.launches
             us[key] += sign * kernel.us
+            own_us[key] += sign * (kernel.own_us or 0.0)
             raw[key] = kernel.name
-    rows, equal_us = [], 0.0
+    rows = []
+    equal_us, equal_own_us = (sum(t[k] / count for k in launches if launches[k] == 0) for t in (us, own_us))
     for key in launches:
         if launches[key] == 0:
-            equal_us += us[key] / count
             continue
         rule = rule_of(raw[key])
         rows.append(
@@ -48,10 +51,12 @@ def step_kernels(short: Window, long: Window) -> tuple[StepKernel, ...]:
                 helper=rule.helper,
                 launches=launches[key] / count,
                 us=us[key] / count,
+                own_us=own_us[key] / count if has_own else None,
             )
         )
     if equal_us:
-        rows.append(StepKernel(name=EQUAL, family="sampler_copies", rule="", launches=0.0, us=equal_us))
+        own = equal_own_us if has_own else None
+        rows.append(StepKernel(name=EQUAL, family="sampler_copies", rule="", launches=0.0, us=equal_us, own_us=own))
     return tuple(sorted(rows, key=lambda row: (-row.us, row.name)))
 
 

@@ -25,7 +25,7 @@ class Rule:
 RULES: tuple[Rule, ...] = (
     # First, since Inductor puts the names of what it fused, products included, into its kernels' names.
     Rule("norm_quant_act", r"^triton_"),
-    Rule("moe_w4a16", r"marlin_moe_wna16::Marlin<|grouped_kernel"),
+    Rule("moe_w4a16", r"marlin_moe_wna16::Marlin<|grouped(_many)?_kernel"),
     Rule("w4a16", r"marlin::Marlin<|skinny_kernel<.*W4A16|\bgptq_marlin\b"),
     Rule("fp4", r"nvfp4.*gemm|fp4_gemm|cutlass.*nv_float4"),
     Rule("fp8", r"cutlass_3x_gemm_sm\d+_fp8|skinny_kernel<.*W8A8|nvjet_(sm\d+_)?qq|cutlass_scaled_mm_sm"),
@@ -33,9 +33,10 @@ RULES: tuple[Rule, ...] = (
     Rule("bf16", r"nvjet_(sm\d+_)?t|gemv|\bdot_kernel<|cutlass_\d\d_|cublas.*gemm|\bgemm\b.*bf16|ampere_bf16"),
     Rule("kv_write", r"reshape_and_cache|qk_norm_rope_kernel"),
     Rule("attention", r"flash|fmha|attention_decode_kernel|paged_attention"),
+    # Before the chunks of Gated DeltaNet, one of whose rules its name would match.
+    Rule("routing", r"topkGating|moe_align|moe_sum|expert_tokens|\brouter?_kernel|\broute_(chunk|layout)_kernel"),
     Rule("gdn_step", r"gated_delta_rule|gdn_decode_kernel|_chunk_kernel|_scan_kernel"),
     Rule("gdn_conv", r"causal_conv1d|gdn_conv_kernel"),
-    Rule("routing", r"topkGating|moe_align|moe_sum|expert_tokens|\broute_kernel"),
     Rule("norm_quant_act", r"rmsnorm|rms_norm|add_norm_kernel|act_and_mul|swiglu|gated_norm|attention_gate"),
     Rule("sampler_copies", r"[Mm]emcpy|[Mm]emset|at::native::|argmax|_slot_mapping_kernel|_rows_kernel|sampl"),
 )

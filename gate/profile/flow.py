@@ -32,6 +32,7 @@ class ProfileAsked:
     rounds: int = 1
     roof_gb_per_s: float | None = None
     control: bool = True
+    keep_traces: bool = False
 
 
 def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
@@ -49,7 +50,7 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
         )
     with hold(plan.recipe):  # 3
         preflight(plan, out)
-        setting = Setting(plan, backend, nsys, batch, prompt_tokens, more.rounds)
+        setting = Setting(plan, backend, nsys, batch, prompt_tokens, more.rounds, more.keep_traces)
         place = _begin(setting, more, out)
         arms: list[store.ArmRecord] = []
         captured: list[Captured] = []
@@ -58,10 +59,15 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
                 made = capture(setting, arm, role, place.folder.resolve(), ui.say)
                 captured.append(made)
                 arms.append(_record(plan, arm, role, made))
+                # At once: a control that fails, or a Ctrl-C, then costs no more than itself.
+                windows = tuple(window for one in captured for window in one.windows)
+                place.write_raw(tuple(arms), windows, _census(plan, setting, arms))
+        except BaseException:
+            if arms:
+                ui.say(f"kept {' and '.join(f'{a.arm} ({a.role})' for a in arms)}: gate profile {place.folder.name}")
+            raise
         finally:
             GUARD.close()
-        modules = _census(plan, setting, arms)
-        place.write_raw(tuple(arms), tuple(w for one in captured for w in one.windows), modules)
     return conclude(place.folder)  # 5 to 8
 
 

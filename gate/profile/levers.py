@@ -9,12 +9,12 @@ none below the drift is quoted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gate.profile.families import OTHER, TITLES
 from gate.profile.modules import HOME, STATES
-from gate.profile.rows import Attribution, Lever, Proof, StepKernel, StepTable
+from gate.profile.rows import Attribution, Lever, Proof, StepKernel, StepTable, total_own_us
 
 FOLDS = {"gdn_conv": "gdn_step", "bf16": "norm_quant_act", "kv_write": "attention", "routing": "moe_w4a16"}
 """Family -> where its work goes when an arm has no launch of it."""
@@ -33,16 +33,26 @@ class Drift:
 def attribute(candidate: StepTable, oracle: StepTable, drift: Drift, *, doubtful: str = "") -> Attribution:
     """doubtful: why nothing of these tables is proven; empty where every check passed."""
     walls = candidate.wall_us is not None and oracle.wall_us is not None
+    time_of = _whole_us if None in (candidate.own_us, oracle.own_us) else _own_us
     everywhere = (*candidate.kernels, *oracle.kernels)
-    levers = [_lever(group, everywhere, drift, doubtful) for group in _groups(candidate, oracle)]
+    levers = [_lever(group, everywhere, drift, doubtful, time_of) for group in _groups(candidate, oracle)]
     return Attribution(
         levers=tuple(sorted(levers, key=lambda lever: (-abs(lever.delta_us), lever.name))),
-        candidate_us=candidate.wall_us if walls and candidate.wall_us is not None else candidate.sum_us,
-        oracle_us=oracle.wall_us if walls and oracle.wall_us is not None else oracle.sum_us,
+        candidate_us=candidate.wall_us if walls and candidate.wall_us is not None else time_of(candidate.kernels),
+        oracle_us=oracle.wall_us if walls and oracle.wall_us is not None else time_of(oracle.kernels),
         measured="wall" if walls else "kernels",
         drift=drift.share,
         drift_source=drift.source,
     )
+
+
+def _whole_us(kernels: Sequence[StepKernel]) -> float:
+    return sum(kernel.us for kernel in kernels)
+
+
+def _own_us(kernels: Sequence[StepKernel]) -> float:
+    """Kernels that wait for the one before while it still runs would count that wait twice."""
+    return total_own_us(kernels) or 0.0
 
 
 def drift_of(one: StepTable, other: StepTable, source: str) -> Drift:
@@ -124,9 +134,10 @@ def _lever(
     everywhere: Sequence[StepKernel],
     drift: Drift,
     doubtful: str,
+    time_of: Callable[[Sequence[StepKernel]], float],
 ) -> Lever:
     ours, theirs = group
-    us = [sum(k.us for k in kernels) for kernels in group]
+    us = [time_of(kernels) for kernels in group]
     kernels = (*ours, *theirs)
     proof, note = _proof(ours, theirs, us, drift, doubtful)
     order = sorted({k.family for k in kernels}, key=lambda f: (-sum(k.us for k in kernels if k.family == f), f))

@@ -55,15 +55,15 @@ def _families(table: StepTable) -> list[str]:
         "",
         summary.headline(table) + ".",
         "",
-        "| family | launches | µs | GB | GB/s | of roof |",
-        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        "| family | launches | µs | own µs | GB | GB/s | of roof |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     lines += [
-        f"| {row.title} | {row.launches:g} | {row.us:.1f} | {summary.mega(row.nbytes)} | "
-        f"{summary.rate_text(row.bytes_per_s)} | {summary.share_text(row.share)} |"
+        f"| {row.title} | {row.launches:g} | {row.us:.1f} | {summary.us_text(row.own_us)} | "
+        f"{summary.mega(row.nbytes)} | {summary.rate_text(row.bytes_per_s)} | {summary.share_text(row.share)} |"
         for row in summary.families(table)
     ]
-    lines += [f"| **sum** | {table.launches:g} | {table.sum_us:.1f} | | | |", ""]
+    lines += [f"| **sum** | {table.launches:g} | {table.sum_us:.1f} | {summary.us_text(table.own_us)} | | | |", ""]
     return [*lines, *(f"* {_cell(note)}" for note in table.notes), ""]
 
 
@@ -71,11 +71,12 @@ def _kernels(table: StepTable) -> list[str]:
     lines = [
         f"## {table.arm}: kernels of a step",
         "",
-        "| kernel | family | modules | launches | µs | GB/s | rule |",
-        "| --- | --- | --- | ---: | ---: | ---: | --- |",
+        "| kernel | family | modules | launches | µs | own µs | GB/s | rule |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     lines += [
         f"| {_cell(summary.short(k.name))} | {k.family} | {', '.join(k.modules)} | {k.launches:g} | {k.us:.2f} | "
+        f"{summary.us_text(k.own_us, 2)} | "
         f"{summary.rate_text(summary.kernel_rate(k))} | {_code(k.rule)} |"
         for k in table.kernels
     ]

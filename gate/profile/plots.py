@@ -57,7 +57,9 @@ def _svg(name: str, draw: Callable[[Axes], None]) -> str:
 def _stack(report: ProfileReport, axes: Axes) -> None:
     """The wall time, where it was measured, is the line across each bar."""
     tables = _tables(report)
-    rows = [{row.title: row.us for row in summary.families(table)} for table in tables]
+    rows = [
+        {row.title: row.us if row.own_us is None else row.own_us for row in summary.families(table)} for table in tables
+    ]
     titles = sorted({title for row in rows for title in row}, key=lambda t: -max(row.get(t, 0.0) for row in rows))
     bottoms = [0.0] * len(tables)
     for number, title in enumerate(titles):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from gate.observe.rows import Arm, Finding, Row
@@ -27,6 +28,8 @@ class TracedKernel(Row):
     launches: int
     us: float
     """Summed over the launches."""
+    own_us: float | None = None
+    """The same without what an earlier kernel covers: of all kernels together it is busy_us (activity.own)."""
 
 
 class Window(Row):
@@ -77,6 +80,8 @@ class StepKernel(Row):
     """The pattern that put it there; empty for the family "other"."""
     launches: float
     us: float
+    own_us: float | None = None
+    """Without what overlaps an earlier kernel; None where only sums were recorded."""
     helper: bool = False
     """The second half of another launch (split-K reduction): its time counts, its launches identify no module."""
     modules: tuple[str, ...] = ()
@@ -87,6 +92,12 @@ class StepKernel(Row):
     """2 × weights × batch of those modules, where they are products."""
     shared_bytes: bool = False
     """The bytes are of all the family's kernels together: they make a rate of the family, not of this kernel."""
+
+
+def total_own_us(kernels: Iterable[StepKernel]) -> float | None:
+    """None as soon as one kernel has none: only sums were recorded."""
+    known = [kernel.own_us for kernel in kernels]
+    return None if None in known else sum(us for us in known if us is not None)
 
 
 class StepTable(Row):
@@ -113,6 +124,11 @@ class StepTable(Row):
     @property
     def sum_us(self) -> float:
         return sum(kernel.us for kernel in self.kernels)
+
+    @property
+    def own_us(self) -> float | None:
+        """Of all kernels, without what overlaps: busy_us, in parts."""
+        return total_own_us(self.kernels)
 
     @property
     def launches(self) -> float:
@@ -144,7 +160,7 @@ class Attribution(Row):
     """The delta of a decode step, candidate minus oracle, in parts that add up to it."""
 
     levers: tuple[Lever, ...]
-    """The largest delta first."""
+    """The largest delta first. Of kernels' own times, which do not overlap, where both arms' are known."""
     candidate_us: float
     oracle_us: float
     """A step's wall time; where it was not measured, the kernels' sum."""

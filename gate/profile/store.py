@@ -4,7 +4,8 @@ profile.json        what was going to happen: recipe, both command lines, backen
 windows.parquet     every window's kernels, launches and times
 arms.json           what each arm said of itself, and its untraced times
 census.json         the modules of a step and their bytes
-traces/ logs/       the profiler's own files; the servers' logs
+logs/               the servers' logs
+traces/             the profiler's own files, only with --keep-traces: 100 MB and more a window
 attribution.json profile.md stack.svg roofline.svg      derived
 """
 
@@ -86,9 +87,10 @@ class ProfileStore(Store):
         self.write_text(PROFILE, about.model_dump_json(indent=2) + "\n")
 
     def write_raw(self, arms: tuple[ArmRecord, ...], windows: tuple[Window, ...], census: tuple[Module, ...]) -> None:
-        self.write_rows("windows", Window, windows)
+        """All that there is so far, over what was there; the windows, without which nothing is read, last."""
         self.write_text(ARMS, ARM_LIST.dump_json(arms, indent=2).decode() + "\n")
         self.write_text(CENSUS, MODULE_LIST.dump_json(census, indent=2).decode() + "\n")
+        self.write_rows("windows", Window, windows)
 
     def write_report(self, report: ProfileReport) -> None:
         self.write_text(REPORT, report.model_dump_json(indent=2) + "\n")

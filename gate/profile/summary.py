@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from gate.profile.families import TITLES
-from gate.profile.rows import StepKernel, StepTable
+from gate.profile.rows import StepKernel, StepTable, total_own_us
 
 NAME_CHARS = 64
 
@@ -17,6 +17,8 @@ class FamilyRow:
     title: str
     launches: float
     us: float
+    own_us: float | None
+    """Without what overlaps an earlier kernel; GB/s is of `us`, so a wait for the kernel before lowers it."""
     nbytes: int | None
     bytes_per_s: float | None
     share: float | None
@@ -39,6 +41,7 @@ def families(table: StepTable) -> list[FamilyRow]:
                 TITLES[family],
                 sum(k.launches for k in kernels),
                 us,
+                total_own_us(kernels),
                 nbytes,
                 rate,
                 share_of(rate, table.roof_bytes_per_s),
@@ -87,6 +90,10 @@ def rate_text(value: float | None) -> str:
 
 def share_text(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def us_text(us: float | None, digits: int = 1) -> str:
+    return "–" if us is None else f"{us:.{digits}f}"
 
 
 def signed(us: float) -> str:

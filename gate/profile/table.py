@@ -56,17 +56,21 @@ def _table(*columns: str) -> Table:
 
 
 def _families(arm: StepTable) -> Table:
-    made = _table("family", "launches", "µs", "GB", "GB/s", "of roof")
+    has_own = arm.own_us is not None
+    made = _table("family", "launches", "µs", *(["own µs"] if has_own else []), "GB", "GB/s", "of roof")
     for row in summary.families(arm):
         made.add_row(
             row.title,
             f"{row.launches:g}",
             f"{row.us:.1f}",
+            *([summary.us_text(row.own_us)] if has_own else []),
             summary.mega(row.nbytes),
             summary.rate_text(row.bytes_per_s),
             summary.share_text(row.share),
         )
-    made.add_row("sum", f"{arm.launches:g}", f"{arm.sum_us:.1f}", "", "", "")
+    made.add_row(
+        "sum", f"{arm.launches:g}", f"{arm.sum_us:.1f}", *([summary.us_text(arm.own_us)] if has_own else []), "", "", ""
+    )
     return made
 
 

@@ -9,14 +9,19 @@ from typing import Protocol
 
 import httpx
 
-from gate.errors import ArmError
+from gate.errors import ArmError, StorageError
 from gate.observe import control
 from gate.profile import chrome, commands, nsys, tools
 from gate.profile.activity import Trace
 
-STOP_TIMEOUT_S = 600.0
-"""vLLM writes its trace before it answers; some hundred MB take minutes."""
-FILE_WAIT_S = 30.0
+STOP_TIMEOUT_S = 180.0
+"""Both servers write their trace before they answer: some seconds for the 150 MB of 136 steps of 1,200 kernels."""
+FILE_WAIT_S = 10.0
+"""For a server that answers first."""
+
+
+POLL_S = 0.2
+NO_TRACE = "its log says why: vLLM answers 200 too when it failed to start or stop its profiler"
 
 
 class Tracer(Protocol):
@@ -59,24 +64,35 @@ class RouteTracer:
         self._url, self._folder = url, folder
 
     def window(self, name: str, work: Callable[[], None]) -> Trace:
-        """Raises ArmError where the routes fail or write no device work."""
+        """A window that `work` did not finish is not closed: its server ends next, and its trace is of no use.
+
+        Raises ArmError where the routes fail or no file appears, StorageError where what appears stays unreadable.
+        """
         before = set(self._folder.iterdir())
         self._post(commands.START_ROUTE)
-        try:
-            work()
-        finally:
-            self._post(commands.STOP_ROUTE)
+        work()
+        self._post(commands.STOP_ROUTE)
         deadline = time.monotonic() + FILE_WAIT_S
         while True:
-            written = sorted(p for p in set(self._folder.iterdir()) - before if ".json" in p.name)
-            traces = [trace for trace in map(chrome.read, written) if trace.kernels]
-            if len(traces) == 1:
-                return traces[0]
-            if len(traces) > 1:
-                raise ArmError(f"{len(traces)} processes of the server used the GPU in {name}", expected="one")
-            if written or time.monotonic() > deadline:
-                return _empty(name, written)
-            time.sleep(0.2)
+            late = time.monotonic() > deadline
+            written = sorted(p for p in set(self._folder.iterdir()) - before if _is_trace(p))
+            try:
+                traces = [chrome.read(path) for path in written]
+            except StorageError:
+                if late:
+                    raise
+                time.sleep(POLL_S)  # it may be half written
+                continue
+            with_kernels = [trace for trace in traces if trace.kernels]
+            if len(with_kernels) == 1:
+                return with_kernels[0]
+            if len(with_kernels) > 1:
+                raise ArmError(f"{len(with_kernels)} processes of the server used the GPU in {name}", expected="one")
+            if traces:
+                return traces[0]  # without device work: a finding, where a missing file is an error
+            if late:
+                raise ArmError(f"the server wrote no trace of {name}", hint=NO_TRACE)
+            time.sleep(POLL_S)
 
     def close(self) -> None:
         """The profiler ends with its server."""
@@ -86,17 +102,20 @@ class RouteTracer:
             with control.client(self._url, STOP_TIMEOUT_S) as client:
                 status = client.post(route).status_code
         except httpx.HTTPError as error:
-            raise ArmError(f"{self._url}{route}: {error or type(error).__name__}") from error
+            raise ArmError(
+                f"{self._url}{route}: {error or type(error).__name__}",
+                expected=f"an answer within {STOP_TIMEOUT_S:g} s",
+                hint="look into its log",
+            ) from error
         if status != 200:
+            missing = status in (404, 405)
             raise ArmError(
                 f"{self._url}{route} answered {status}",
                 expected="200",
-                hint="the server has no profiler: --backend nsys needs none",
+                hint="the server has no profiler: --backend nsys needs none" if missing else "look into its log",
             )
 
 
-def _empty(name: str, written: list[Path]) -> Trace:
-    """A trace without device work is a finding, a missing file is an error."""
-    if not written:
-        raise ArmError(f"the server wrote no trace of {name}", hint="look into its log")
-    return chrome.read(written[0])
+def _is_trace(path: Path) -> bool:
+    """The engine writes beside the file, under a name with a dot, and renames; vLLM's tables of times are text."""
+    return ".json" in path.name and not path.name.startswith(".")

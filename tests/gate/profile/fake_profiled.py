@@ -28,7 +28,7 @@ class Profiled(Connection):
         else:
             tokens = int(self._server.requests[Profiled.seen]["max_tokens"])
             Profiled.written += 1
-            write_chrome(folder / f"{Profiled.written}.json.gz", tokens, slow=folder.name.startswith("candidate"))
+            write_chrome(folder / f"{Profiled.written}.json.gz", tokens, slow="candidate" in folder.name)
             (folder / f"{Profiled.written}-frontend.json").write_text('{"traceEvents": []}')
         self._reply(200, "application/json", b"{}")
 

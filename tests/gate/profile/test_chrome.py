@@ -44,9 +44,9 @@ def test_device_work_is_summed(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
     trace = chrome.read(tmp_path / name)
     assert trace.kernels == (
-        TracedKernel(name="k", grid="132x1x1", block="256x1x1", launches=2, us=5.0),
-        TracedKernel(name="Memcpy HtoD (Pinned -> Device)", grid="", block="", launches=1, us=1.0),
-        TracedKernel(name="Memset (Device)", grid="", block="", launches=1, us=0.5),
+        TracedKernel(name="k", grid="132x1x1", block="256x1x1", launches=2, us=5.0, own_us=5.0),
+        TracedKernel(name="Memcpy HtoD (Pinned -> Device)", grid="", block="", launches=1, us=1.0, own_us=0.25),
+        TracedKernel(name="Memset (Device)", grid="", block="", launches=1, us=0.5, own_us=0.5),
     )
     assert trace.busy_us == pytest.approx(3.25 + 2.0 + 0.5)
     assert (trace.level, trace.device, trace.tool) == ("node", "NVIDIA H200", "torch.profiler (schema 1)")
@@ -72,6 +72,14 @@ def test_what_is_no_trace(raw: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "t.json").write_bytes(raw)
     with pytest.raises(StorageError, match=words):
         chrome.read(tmp_path / "t.json")
+
+
+@pytest.mark.parametrize("odd", [b"NaN", b"-Infinity", b'"tab\tin a name"', b'"caf\xe9"'])
+def test_json_written_by_hand_is_read_all_the_same(odd: bytes, tmp_path: Path) -> None:
+    raw = json.dumps(DOCUMENT).encode().replace(b'"args": {}', b'"args": {"x": ' + odd + b"}")
+    assert odd in raw
+    (tmp_path / "t.json").write_bytes(raw)
+    assert [k.launches for k in chrome.read(tmp_path / "t.json").kernels] == [2, 1, 1]
 
 
 def test_half_a_gzip_file(tmp_path: Path) -> None:

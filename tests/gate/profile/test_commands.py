@@ -86,6 +86,17 @@ def test_in_process_the_engine_gets_a_folder_and_vllm_its_own_option() -> None:
     config = json.loads(theirs.argv[-1])
     assert (config["profiler"], config["torch_profiler_dir"]) == ("torch", "/r/t")
     assert config["torch_profiler_with_stack"] is False
+    assert config["ignore_frontend"] is True
+    assert set(config) <= PROFILER_CONFIG_0_25_0  # pydantic refuses any other key, and the server does not start
+
+
+PROFILER_CONFIG_0_25_0 = {
+    *("profiler", "torch_profiler_dir", "torch_profiler_with_stack", "torch_profiler_with_flops"),
+    *("torch_profiler_use_gzip", "torch_profiler_dump_cuda_time_total", "torch_profiler_record_shapes"),
+    *("torch_profiler_with_memory", "ignore_frontend", "delay_iterations", "max_iterations", "warmup_iterations"),
+    *("active_iterations", "wait_iterations"),
+}
+"""Fields of vllm/config/profiler.py at that version."""
 
 
 def test_an_attached_server_cannot_be_traced() -> None:

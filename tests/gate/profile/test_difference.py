@@ -82,3 +82,29 @@ def test_overlapping_intervals_count_once() -> None:
         ("b", "", 1, 6.0),
         ("a", "1x1x1", 1, 4.0),
     ]
+
+
+def test_a_kernel_that_waits_for_the_one_before_has_what_follows_that_one_s_end() -> None:
+    """Programmatic dependent launch: b begins 8 µs before a ends and runs 3 µs beyond it. c is inside b."""
+    rows, busy_us = summed([Activity(2_000, 13_000, "b"), Activity(0, 10_000, "a"), Activity(11_000, 12_000, "c")])
+    assert {r.name: (r.us, r.own_us) for r in rows} == {"a": (10.0, 10.0), "b": (11.0, 3.0), "c": (1.0, 0.0)}
+    assert busy_us == pytest.approx(13.0)
+
+
+def test_own_times_of_a_step_add_up_to_its_busy_time() -> None:
+    """A step of a, and of b which waits for it; the prefill in both windows took 64 µs longer in the long one."""
+    made = []
+    for tokens, prefill in ((8, 100), (136, 164)):
+        now, traced = prefill * 1_000, [Activity(0, prefill * 1_000, "prefill")]
+        for _ in range(tokens):
+            traced += [Activity(now, now + 4_000, "a"), Activity(now + 1_000, now + 6_000, "b")]
+            now += 7_000
+        rows, busy_us = summed(traced)
+        made.append(window(rows, tokens, busy_us=busy_us))
+    table = step_table("x", made[0], made[1], None, None)
+    assert {k.name: (k.us, k.own_us) for k in table.kernels} == {
+        "b": (5.0, 2.0),
+        "a": (4.0, 4.0),
+        EQUAL: (0.5, 0.5),
+    }
+    assert table.own_us == table.busy_us == pytest.approx(6.5)

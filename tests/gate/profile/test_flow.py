@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -13,10 +14,12 @@ import pytest
 from gate.errors import ArmError, PreconditionError, UsageError
 from gate.inputs import Asked
 from gate.observe import gpu
+from gate.observe.rows import Arm
 from gate.profile import flow, store
+from gate.profile.capture import Captured, Setting
 from gate.profile.conclude import conclude, derive
 from gate.profile.flow import ProfileAsked, profile
-from gate.profile.rows import ProfileReport
+from gate.profile.rows import ProfileReport, Role
 from gate.progress import Ui
 from tests.ports import free_port
 
@@ -118,7 +121,8 @@ def test_what_a_profile_leaves_behind(bench: Bench, capsys: pytest.CaptureFixtur
     assert folder is not None
     there = {path.name for path in folder.iterdir()}
     assert there >= {"profile.json", "windows.parquet", "arms.json", "census.json", "attribution.json", "profile.md"}
-    assert there >= {"stack.svg", "roofline.svg", "logs", "traces"}
+    assert there >= {"stack.svg", "roofline.svg", "logs"}
+    assert "traces" not in there  # 100 MB and more a window on a real server
     about = json.loads((folder / "profile.json").read_text())
     assert about["nsys"].startswith("NVIDIA Nsight Systems version 2025.3.2")
     shown = capsys.readouterr().out
@@ -129,6 +133,53 @@ def test_what_a_profile_leaves_behind(bench: Bench, capsys: pytest.CaptureFixtur
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert derive(store.read(folder)) == bench.report
     assert flow.again(folder.name[:20], folder.name, bench.out) == 2
+
+
+@pytest.mark.parametrize(("keep", "left"), [(False, 0), (True, 8)])
+def test_traces_stay_only_where_they_are_asked_for(
+    bench: Bench, keep: bool, left: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Two windows an arm, and of each the trace and that of a process without a GPU."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    (tmp_path / "scratch").mkdir()
+    bench.run(PROFILED, ProfileAsked(backend="cupti", control=False, keep_traces=keep))
+    assert not list((tmp_path / "scratch").iterdir())
+    assert len(list(bench.out.glob("*/*/traces/*/*.json*"))) == left
+
+
+def test_what_was_measured_outlives_a_control_that_fails(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    real = flow.capture
+
+    def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[[str], None]) -> Captured:
+        if role == "control":
+            raise ArmError("the candidate died")
+        return real(setting, arm, role, folder, say)
+
+    monkeypatch.setattr(flow, "capture", capture)
+    with pytest.raises(ArmError, match="the candidate died"):
+        bench.run(PROFILED, ProfileAsked(backend="cupti"))
+    assert "kept candidate (measured) and oracle (measured): gate profile 2" in capsys.readouterr().err
+    assert flow.again(None, None, bench.out) == 2
+    assert bench.report.oracle is not None
+    assert bench.report.attribution is not None
+
+
+def test_one_arm_alone_is_shown_and_proves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = flow.capture
+
+    def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[[str], None]) -> Captured:
+        if arm == "oracle":
+            raise KeyboardInterrupt
+        return real(setting, arm, role, folder, say)
+
+    monkeypatch.setattr(flow, "capture", capture)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(PROFILED, ProfileAsked(backend="cupti"))
+    assert flow.again(None, None, bench.out) == 2
+    assert bench.report.candidate is not None
+    assert (bench.report.oracle, bench.report.attribution, bench.report.refused) == (None, None, False)
 
 
 def test_a_server_without_a_profiler_is_one_line(bench: Bench) -> None:

@@ -94,6 +94,24 @@ def test_the_residual_is_what_kernels_do_not_explain() -> None:
     assert attribute(ours.model_copy(update={"wall_us": None}), theirs, STILL).measured == "kernels"
 
 
+def test_levers_are_made_of_own_times_where_both_arms_have_them() -> None:
+    """The candidate's kernels overlap: 160 µs of them in 100 µs, which would make a residual of -60 µs."""
+    ours = table("candidate", [("a", "attention", 16, 80.0, ()), ("b", "fp8", 16, 80.0, ())], wall_us=101.0)
+    theirs = table("oracle", [("c", "attention", 16, 70.0, ()), ("d", "fp8", 16, 50.0, ())], wall_us=121.0)
+    whole = attribute(ours, theirs, STILL)
+    assert whole.residual_us == pytest.approx(-60.0)
+    shares = {"a": 80.0, "b": 20.0, "c": 70.0, "d": 50.0}
+    ours, theirs = (
+        t.model_copy(update={"kernels": tuple(k.model_copy(update={"own_us": shares[k.name]}) for k in t.kernels)})
+        for t in (ours, theirs)
+    )
+    found = attribute(ours, theirs, STILL)
+    assert {lever.families: lever.delta_us for lever in found.levers} == {("fp8",): -30.0, ("attention",): 10.0}
+    assert found.residual_us == pytest.approx(0.0)
+    walled = [t.model_copy(update={"wall_us": None}) for t in (ours, theirs)]
+    assert attribute(walled[0], walled[1], STILL).candidate_us == 100.0
+
+
 @pytest.mark.parametrize(
     ("name", "family", "modules", "drift", "doubtful", "proof"),
     [

@@ -78,8 +78,9 @@ def test_every_layout_gives_the_same_trace(layout: str, tmp_path: Path) -> None:
             block="" if short else "256x1x1",
             launches=2,
             us=8.0,
+            own_us=8.0,
         ),
-        TracedKernel(name="Memcpy DtoH", grid="", block="", launches=1, us=2.0),
+        TracedKernel(name="Memcpy DtoH", grid="", block="", launches=1, us=2.0, own_us=1.0),
     )
     assert trace.level == "node"
     assert trace.busy_us == pytest.approx(9.0)  # the copy overlaps the second launch by 1 µs
