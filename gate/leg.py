@@ -17,7 +17,7 @@ from gate.observe.rows import Arm, Identity, LegRow
 from gate.observe.sampler import Sampler
 from gate.observe.store import Store, read_run_file
 from gate.plan import Plan, PlannedLeg, leg_prompts
-from gate.workload import Phase, leg_seed
+from gate.workload import Phase, Prompt, leg_seed
 
 
 def run_leg(
@@ -114,9 +114,14 @@ def _spec(plan: Plan, leg: PlannedLeg, server: Server, phase: Phase) -> drive.Lo
 
 
 def load_spec(plan: Plan, leg: PlannedLeg, url: str, model: str, phase: Phase) -> drive.LoadSpec:
-    """Warm-up is always a closed loop: it fills caches and graphs at the leg's concurrency, and is not timed."""
+    """Warm-up is always a closed loop: it fills caches and graphs at the leg's concurrency, and is not timed. In a
+    staggered start it is the timed load's lead-in and nothing by itself."""
     workload = plan.recipe.workload
     paced = phase == "timed" and workload.rate_per_stream is not None
+    lead_in: tuple[tuple[Prompt, int], ...] = ()
+    if phase == "timed" and workload.start == "staggered":
+        tokens = workload.warmup_output_tokens(leg.concurrency)
+        lead_in = tuple(zip(leg_prompts(plan, leg, "warmup"), tokens, strict=True))
     return drive.LoadSpec(
         url=url,
         model=model,
@@ -127,12 +132,13 @@ def load_spec(plan: Plan, leg: PlannedLeg, url: str, model: str, phase: Phase) -
         rate=workload.rate_per_stream * leg.concurrency if paced and workload.rate_per_stream else None,
         timeout_s=plan.recipe.protocol.request_timeout_s,
         seed=leg_seed(plan.seed, leg.concurrency, leg.repetition, phase),
+        lead_in=lead_in,
     )
 
 
 def _warm_up(plan: Plan, leg: PlannedLeg, server: Server) -> str | None:
-    """Why not a single warm-up request was answered; None when there was an answer, or no warm-up was planned."""
-    if plan.recipe.workload.warmup_per_stream == 0:
+    """Why not a single warm-up request was answered; None when there was an answer, or no warm-up before the load."""
+    if plan.recipe.workload.warmup_per_stream == 0 or plan.recipe.workload.start == "staggered":
         return None
     spec = _spec(plan, leg, server, "warmup")
     errors = [row.error for row in openai.to_rows(drive.run_leg(spec), spec, leg)]

@@ -32,13 +32,14 @@ def plan_text(plan: Plan, command: Sequence[str], note: str | None = None) -> st
         )
         for leg in plan.all_legs
     ]
+    began = "staggered start, " if workload.start == "staggered" else ""
     extra = f"extra      the last {len(plan.extra_legs)} legs run only at levels that are undecided before them"
     return "\n".join(
         [
             f"plan       {plan.plan_id or DASH}",
             *([f"note       {note}"] if note else []),
             f"recipe     {plan.recipe.name}: {workload.prompt_tokens} in, {workload.output_tokens} out, "
-            f"{workload.arrival} loop, residency {protocol.residency}, seed {plan.seed}, the {plan.coin} opens",
+            f"{workload.arrival} loop, {began}residency {protocol.residency}, seed {plan.seed}, the {plan.coin} opens",
             f"gate       {plan.gate.text() if plan.gate else 'no git commit'}",
             f"repeat     {shlex.join(command)}",
             *_arm(plan.candidate),

@@ -70,9 +70,13 @@ class Workload(Table):
     """Closed loop: a leg at concurrency C sends C × this many requests."""
     min_requests_per_leg: int = Field(0, ge=0, le=10_000)
     """Fewest timed requests of a leg, rounded up to a multiple of C; 0: requests_per_stream alone decides. Narrows the
-    scatter of single requests, not two modes that a leg keeps: see metrics.md, "Requests of a leg"."""
+    scatter of single requests, not two modes that a leg keeps, which `start` is for."""
     warmup_per_stream: int = Field(1, ge=0, le=1_000)
     """Untimed requests per stream at the start of each leg, with prompts of their own."""
+    start: Literal["together", "staggered"] = "together"
+    """Closed loop. together: all streams send their first timed request at once, after the warm-up. staggered: each
+    when its own warm-up ends, whose last requests differ in length so that the streams' turns are evenly spaced. Both
+    arms alike; see metrics.md, "How a leg starts"."""
     arrival: Literal["closed", "poisson", "constant"] = "closed"
     """closed: C workers, each sends its next request when the last one ended; the others keep a schedule."""
     rate_per_stream: float | None = Field(None, gt=0)
@@ -86,11 +90,23 @@ class Workload(Table):
     def _open_loop_has_a_rate(self) -> Self:
         if (self.arrival == "closed") != (self.rate_per_stream is None):
             raise ValueError(f"arrival {self.arrival!r} and rate_per_stream {self.rate_per_stream} do not go together")
+        if self.start == "staggered" and (self.arrival != "closed" or self.warmup_per_stream < 1):
+            raise ValueError("start 'staggered' needs arrival 'closed' and warmup_per_stream of 1 or more")
         return self
 
     def requests(self, concurrency: int) -> int:
         """Timed requests of a leg at `concurrency` (1 up): always a multiple of it, so that no stream sends fewer."""
         return concurrency * max(self.requests_per_stream, -(-self.min_requests_per_leg // concurrency))
+
+    def warmup_output_tokens(self, concurrency: int) -> tuple[int, ...]:
+        """Tokens of each warm-up request of a leg, in sending order: output_tokens, but for the last of each stream in
+        a staggered start. Those are spread evenly from half to one and a half of it: as much work, and a turn for each
+        stream. Even the longest ends before a stream that began timed requests is through with its first."""
+        count, tokens = concurrency * self.warmup_per_stream, self.output_tokens
+        if self.start == "together":
+            return (tokens,) * count
+        last = tuple(max(1, tokens * (concurrency + 2 * k + 1) // (2 * concurrency)) for k in range(concurrency))
+        return (tokens,) * (count - concurrency) + last
 
 
 class Protocol(Table):
@@ -189,6 +205,13 @@ class Recipe(Table):
         need = self.workload.prompt_tokens + self.workload.output_tokens
         if need > self.max_model_len:
             raise ValueError(f"prompt_tokens + output_tokens is {need}, max_model_len only {self.max_model_len}")
+        if self.workload.start == "staggered":
+            longest = max(self.workload.warmup_output_tokens(c)[-1] for c in self.protocol.concurrency)
+            if self.workload.prompt_tokens + longest > self.max_model_len:
+                raise ValueError(
+                    f"a staggered start has warm-up requests of {self.workload.prompt_tokens} + {longest} tokens, "
+                    f"max_model_len is only {self.max_model_len}"
+                )
         if max(self.protocol.concurrency) > self.max_num_seqs:
             top = max(self.protocol.concurrency)
             raise ValueError(f"concurrency {top} is above max_num_seqs {self.max_num_seqs}; requests would queue")

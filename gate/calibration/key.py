@@ -20,6 +20,9 @@ SETTINGS = (GOVERNOR, *LIMITS)
 """Beginnings of what an administrator may set otherwise from one day to the next: the processor's governor for a run
 without a GPU, the cards' limits for one with. Not every system tells them."""
 
+LATER = (("min_requests_per_leg", 0), ("start", "together"))
+"""Keys of the workload that came after the first bands, with the values that change nothing."""
+
 INDIFFERENT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR")
 """Variables of a server that say who started it, not how it runs."""
 
@@ -44,9 +47,9 @@ def key_of(plan: Plan, host: str, machine: Mapping[str, str], oracle_version: st
 
 
 def _load(workload: Workload) -> dict[str, int | float | str | None]:
-    """Without the seed. A minimum of 0 requests is left out, as bands from before that key lack it: the same load."""
+    """Without the seed. What later keys say by default is left out, as older bands lack it: the same load."""
     values = workload.model_dump(exclude={"seed"})
-    return {name: value for name, value in values.items() if (name, value) != ("min_requests_per_leg", 0)}
+    return {name: value for name, value in values.items() if (name, value) not in LATER}
 
 
 def is_aa(plan: Plan) -> bool:

@@ -43,6 +43,9 @@ class LoadSpec:
     """Of the Poisson schedule."""
     cpu: int | None = None
     """Pin the client's thread to this CPU for the leg."""
+    lead_in: tuple[tuple[Prompt, int], ...] = ()
+    """Closed loop: (prompt, output tokens) of untimed requests that the same streams send first. No stream waits for
+    another's: the timed requests begin one by one, as these end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +66,27 @@ class RawResponse:
 @dataclass(frozen=True, slots=True)
 class LegRecording:
     start_ns: int
-    """First send."""
+    """First timed send."""
     end_ns: int
     """Last stream end."""
     responses: tuple[RawResponse, ...]
-    """In prompt order."""
+    """Of the timed requests, in prompt order."""
     cpu_s: float
-    """CPU time of the client's thread from before the first send to after the last stream end."""
+    """CPU time of the client's thread from before the first timed send to after the last stream end."""
     loop_lag_p99_ms: float | None
     """None when the leg was shorter than one sampling period."""
     events: int
-    """Reads that carried body bytes."""
+    """Reads that carried body bytes in that time."""
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """What a load gives back."""
+
+    responses: list[RawResponse]
+    lead_in: list[RawResponse]
+    cpu_ns: int
+    """CPU clock of the client's thread at the first timed send."""
 
 
 def run_leg(spec: LoadSpec) -> LegRecording:
@@ -88,9 +101,11 @@ def run_leg(spec: LoadSpec) -> LegRecording:
         )
     if spec.arrival != "closed" and not (spec.rate and spec.rate > 0):
         raise UsageError(f"arrival {spec.arrival!r} with rate {spec.rate}", expected="a rate above 0")
+    if spec.arrival != "closed" and spec.lead_in:
+        raise UsageError(f"arrival {spec.arrival!r} with a lead-in", expected="arrival 'closed'")
+    whole = (*spec.lead_in, *((prompt, spec.output_tokens) for prompt in spec.prompts))
     requests = [
-        post(spec.url, openai.PATH, openai.body(spec.model, prompt.token_ids, spec.output_tokens))
-        for prompt in spec.prompts
+        post(spec.url, openai.PATH, openai.body(spec.model, prompt.token_ids, tokens)) for prompt, tokens in whole
     ]
     with pinned(spec.cpu), quiet_gc(), quick_switches(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_leg(spec, requests))
@@ -103,49 +118,74 @@ async def _leg(spec: LoadSpec, requests: list[bytes]) -> LegRecording:
         with contextlib.suppress(OSError):
             await pool.open(min(spec.concurrency, len(requests)))
         lag.start()
-        cpu_ns = time.thread_time_ns()
         load = _closed_loop if spec.arrival == "closed" else _open_loop
-        responses = await load(spec, requests, pool)
-        cpu_ns = time.thread_time_ns() - cpu_ns
+        loaded = await load(spec, requests, pool)
+        cpu_ns = time.thread_time_ns() - loaded.cpu_ns
     finally:
         lag.stop()
         pool.close()
+    start_ns = min(r.sent_ns for r in loaded.responses)
     return LegRecording(
-        start_ns=min(r.sent_ns for r in responses),
-        end_ns=max(r.end_ns or r.sent_ns for r in responses),
-        responses=tuple(responses),
+        start_ns=start_ns,
+        end_ns=max(r.end_ns or r.sent_ns for r in loaded.responses),
+        responses=tuple(loaded.responses),
         cpu_s=cpu_ns / 1e9,
         loop_lag_p99_ms=lag.p99_ms(),
-        events=sum(len(r.chunks) for r in responses),
+        events=sum(now >= start_ns for r in (*loaded.lead_in, *loaded.responses) for now, _ in r.chunks),
     )
 
 
-async def _closed_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> list[RawResponse]:
+async def _closed_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> _Loaded:
+    ahead = len(spec.lead_in)
     waiting = iter(range(len(requests)))
-    responses: list[RawResponse] = []
+    loaded = _Loaded([], [], time.thread_time_ns())
+    settled = asyncio.Event()  # a request of the lead-in was answered, or none was
 
     async def worker() -> None:
-        for index in waiting:
-            responses.append(await _send(spec, pool, index, requests[index], None))
+        for place in waiting:
+            if place < ahead:
+                loaded.lead_in.append(await _send(spec, pool, place - ahead, requests[place], None))
+                if _answered(loaded.lead_in[-1]) or len(loaded.lead_in) == ahead:
+                    settled.set()
+                continue
+            if ahead:
+                await settled.wait()
+            if ahead and not any(map(_answered, loaded.lead_in)):
+                loaded.responses.append(_not_sent(place - ahead, loaded.lead_in[0]))
+                continue
+            if place == ahead:
+                loaded.cpu_ns = time.thread_time_ns()
+            loaded.responses.append(await _send(spec, pool, place - ahead, requests[place], None))
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(spec.concurrency, len(requests))):
             group.create_task(worker())
-    return sorted(responses, key=lambda response: response.index)
+    loaded.responses.sort(key=lambda response: response.index)
+    return loaded
 
 
-async def _open_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> list[RawResponse]:
+def _answered(response: RawResponse) -> bool:
+    return response.error is None and response.status == 200
+
+
+def _not_sent(index: int, lead_in: RawResponse) -> RawResponse:
+    """Of a server that answered no request of the lead-in: sending the rest would only wait for every timeout again."""
+    error = f"not sent, no warm-up request was answered: {lead_in.error or f'HTTP {lead_in.status}'}"
+    return RawResponse(index, None, time.perf_counter_ns(), None, (), None, error)
+
+
+async def _open_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> _Loaded:
     assert spec.rate is not None
     offsets = offsets_ns(spec.arrival, len(requests), spec.rate, spec.seed)
     pacer = Pacer()
-    start_ns = time.perf_counter_ns()
+    cpu_ns, start_ns = time.thread_time_ns(), time.perf_counter_ns()
     tasks = []
     async with asyncio.TaskGroup() as group:
         for index, offset in enumerate(offsets):
             due_ns = start_ns + offset
             await pacer.until(due_ns)
             tasks.append(group.create_task(_send(spec, pool, index, requests[index], due_ns)))
-    return [task.result() for task in tasks]
+    return _Loaded([task.result() for task in tasks], [], cpu_ns)
 
 
 async def _send(spec: LoadSpec, pool: Pool, index: int, request: bytes, scheduled_ns: int | None) -> RawResponse:

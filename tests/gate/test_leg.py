@@ -152,6 +152,26 @@ def test_a_leg_sends_at_least_its_minimum_after_the_same_warm_up(measure: Measur
     assert [request.index for request in data.requests] == list(range(6))
 
 
+def test_a_staggered_start_warms_up_in_the_same_load(measure: Measure) -> None:
+    """Two streams warm up with 6 × 3 / 4 = 4 and 6 × 5 / 4 = 7 tokens; records hold the timed requests alone."""
+    row, data, fake = measure(preset("instant"), start="staggered")
+    leg = data.plan.legs[0]
+    asked = {tuple(body["prompt"]): body["max_tokens"] for body in fake.requests}
+    warm, timed = ([p.token_ids for p in leg_prompts(data.plan, leg, phase)] for phase in ("warmup", "timed"))
+    assert asked == dict(zip((*warm, *timed), (4, 7, 6, 6, 6, 6), strict=True))
+    assert (row.requests, row.failed, len(fake.requests)) == (4, 0, 2 + 4)
+    assert [(request.index, request.expected_output_tokens) for request in data.requests] == [(k, 6) for k in range(4)]
+    assert row.start_ns == min(request.sent_ns for request in data.requests)
+
+
+def test_a_staggered_start_sends_a_silent_server_no_more_than_the_warm_up(measure: Measure) -> None:
+    row, data, fake = measure(preset("no-answer"), start="staggered")
+    assert (row.failed, len(fake.requests)) == (4, 2)
+    assert {request.error for request in data.requests} == {
+        "not sent, no warm-up request was answered: no complete response within 1 s"
+    }
+
+
 def test_no_warm_up_means_none(measure: Measure) -> None:
     _, _, fake = measure(preset("instant"), warmup_per_stream=0)
     assert len(fake.requests) == 4

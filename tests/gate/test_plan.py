@@ -205,10 +205,11 @@ def test_the_minimum_counts_timed_requests_and_leaves_the_warm_up(least: int, ti
         assert len(leg_prompts(plan, leg, "warmup")) == leg.concurrency
 
 
-def test_a_plan_from_before_the_minimum_keeps_its_id_its_legs_and_its_prompts() -> None:
+def test_a_plan_from_before_a_later_key_keeps_its_id_its_legs_and_its_prompts() -> None:
     plan = small_plan()
     document = plan.model_dump(mode="json")
     assert document["recipe"]["workload"].pop("min_requests_per_leg") == 0
+    assert document["recipe"]["workload"].pop("start") == "together"
     document["plan_id"] = document_hash(document)
     old = Plan.model_validate_json(json.dumps(document))
     assert (old.plan_id, old.recipe, old.legs) == (document_hash(document), plan.recipe, plan.legs)

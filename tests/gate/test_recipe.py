@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from gate import recipe as recipes
 from gate.errors import UsageError
 from gate.listing import recipe_toml
+from gate.recipe import Workload
 
 GOOD: dict[str, Any] = {
     "schema_version": 1,
@@ -50,6 +52,7 @@ def test_good_recipe_is_frozen_and_complete() -> None:
         ("workload", "min_requests_per_leg", -1, "min_requests_per_leg = -1 in [workload]: input should be"),
         ("workload", "output_tokens", 0, "output_tokens = 0 in [workload]: input should be greater than or equal to 1"),
         ("workload", "arrival", "poisson", "rate_per_stream None do not go together"),
+        ("workload", "start", "apart", "start = 'apart' in [workload]: input should be 'together' or 'staggered'"),
         ("protocol", "concurrency", [2, 2], "concurrency [2, 2] must be distinct numbers from 1 up"),
         ("protocol", "concurrency", [64], "concurrency 64 is above max_num_seqs 32"),
         ("checkpoint", "hub", "org/model", "needs either path or hub"),
@@ -150,3 +153,45 @@ def test_only_a_file_is_to_be_checked_again(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
         recipes.override(recipes.load("tiny"), concurrency=(0,))
     assert "recipe check" not in str(refused.value)
+
+
+@given(st.integers(1, 64), st.integers(1, 3), st.integers(1, 300))
+def test_a_staggered_start_spreads_the_last_warm_up_evenly_and_asks_for_as_many_tokens(
+    concurrency: int, per_stream: int, tokens: int
+) -> None:
+    workload = Workload(output_tokens=tokens, warmup_per_stream=per_stream, start="staggered")
+    lengths = workload.warmup_output_tokens(concurrency)
+    assert len(lengths) == concurrency * per_stream
+    assert set(lengths[:-concurrency]) <= {tokens}
+    last = lengths[-concurrency:]
+    assert all(max(1, tokens // 2) <= one <= (3 * tokens + 1) // 2 for one in last)
+    if tokens >= concurrency:
+        assert last[-1] - last[0] < tokens  # nobody is through with a timed request before all have begun
+    steps = [b - a for a, b in itertools.pairwise(last)]
+    assert all(step in (tokens // concurrency, tokens // concurrency + 1) for step in steps)
+    assert abs(sum(last) - tokens * concurrency) <= concurrency
+
+
+@given(st.integers(1, 64), st.integers(0, 3), st.integers(1, 300))
+def test_together_all_warm_up_requests_are_alike(concurrency: int, per_stream: int, tokens: int) -> None:
+    lengths = Workload(output_tokens=tokens, warmup_per_stream=per_stream).warmup_output_tokens(concurrency)
+    assert lengths == (tokens,) * (concurrency * per_stream)
+
+
+@pytest.mark.parametrize(
+    "others", [{"arrival": "constant", "rate_per_stream": 1.0}, {"warmup_per_stream": 0}], ids=["open", "no-warm-up"]
+)
+def test_a_staggered_start_needs_a_closed_loop_and_a_warm_up(others: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="start 'staggered' needs arrival 'closed' and warmup_per_stream of 1 or more"):
+        Workload(start="staggered", **others)
+
+
+def test_a_staggered_start_must_fit_its_longest_warm_up() -> None:
+    """16 + 8 tokens fit 25; the second of two streams warms up with 8 × 5 / 4 = 10."""
+    tight = with_key("", "max_model_len", 25)
+    tight["workload"] |= {"prompt_tokens": 16, "output_tokens": 8}
+    tight["protocol"] = {"concurrency": [1, 2]}
+    assert recipes.parse(tight, "t").workload.start == "together"
+    tight["workload"] |= {"start": "staggered"}
+    with pytest.raises(UsageError, match=r"warm-up requests of 16 \+ 10 tokens, max_model_len is only 25"):
+        recipes.parse(tight, "t")

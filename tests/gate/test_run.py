@@ -187,7 +187,7 @@ def test_a_run_planned_before_the_minimum_of_requests_is_resumed(bench: Bench, m
             with pytest.raises(KeyboardInterrupt):
                 bench.run(ours.url, theirs.url)
         old = json.loads((bench.folder / "plan.json").read_text())
-        del old["recipe"]["workload"]["min_requests_per_leg"]
+        del old["recipe"]["workload"]["min_requests_per_leg"], old["recipe"]["workload"]["start"]
         store.Store(bench.folder).write_text("plan.json", json.dumps(old | {"plan_id": document_hash(old)}))
         gate_run.resume(bench.folder, Ui())
     assert bench.report.complete

@@ -158,6 +158,14 @@ def test_a_changed_workload_or_command_line_is_named(build: Any) -> None:
     assert key.differences(made(plan), made(longer)) == ("workload.prompt_tokens is 99 here, 16 in the band",)
 
 
+def test_a_staggered_start_is_another_load_and_the_other_is_the_old_one(build: Any) -> None:
+    plan = equal_arms(build)
+    staggered = plan.recipe.workload.model_copy(update={"start": "staggered"})
+    other = plan.model_copy(update={"recipe": plan.recipe.model_copy(update={"workload": staggered})})
+    assert "start" not in made(plan).workload
+    assert key.differences(made(plan), made(other)) == ("workload.start is staggered here, – in the band",)
+
+
 def test_a_minimum_of_requests_counts_and_its_absence_is_the_old_load(build: Any) -> None:
     plan = equal_arms(build)
     least = plan.recipe.workload.model_copy(update={"min_requests_per_leg": 16})

@@ -154,3 +154,28 @@ def test_who_waited_alone(build: Any) -> None:
     assert unqueued([wait(0, 100), wait(1, 2), wait(3, 4), d]) == []
     assert unqueued([wait(0, None), d]) == [d]
     assert unqueued([]) == []
+
+
+@pytest.mark.parametrize(
+    ("start", "slower", "void"), [("together", 0.0, True), ("staggered", 0.0, False), ("staggered", 0.02, True)]
+)
+def test_streams_that_end_one_by_one_are_no_drift_after_a_staggered_start(
+    build: Any, start: str, slower: float, void: bool
+) -> None:
+    """Sixteen requests sent 25 ms apart: gaps of 10 ms, and of 2 once there is nothing left to send."""
+    run = build.run(protocol={"concurrency": (1, 8)}, workload={"requests_per_stream": 2, "start": start})
+    leg = build.leg_id(run, "oracle", 8, 1)
+    began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
+
+    def paced(row: Any) -> Any:
+        sent = began + row.index * 25 * 10**6
+        stamps = [sent + 20 * 10**6]
+        while len(stamps) < 8:
+            gap = 10 if stamps[-1] < began + 15 * 25 * 10**6 else 2
+            stamps.append(stamps[-1] + int(gap * 10**6 * (1 + slower * row.index)))
+        times = {"sent_ns": sent, "first_token_ns": stamps[0], "last_token_ns": stamps[-1], "end_ns": stamps[-1]}
+        return row.model_copy(update=times | {"token_times_ns": tuple(stamps)})
+
+    requests = tuple(paced(row) if row.leg_id == leg else row for row in run.requests)
+    findings = unsettled(check(Evidence.of(dataclasses.replace(run, requests=requests))))
+    assert findings == ({leg} if void else set())

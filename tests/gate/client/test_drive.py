@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from gate.client.drive import SWITCH_INTERVAL_S, LegRecording, LoadSpec, run_leg
 from gate.client.transport import Connection, Pool
 from gate.errors import UsageError
 from gate.observe.rows import RequestRow
-from gate.workload import make_prompts
+from gate.workload import Prompt, make_prompts
 
 Load = Callable[..., tuple[LegRecording, tuple[RequestRow, ...]]]
 """The `load` fixture."""
@@ -45,6 +46,57 @@ def test_delivered_concurrency_is_the_one_asked_for(load: Load, concurrency: int
         assert server.peak_running == concurrency
     edges = sorted([(row.sent_ns, 1) for row in rows] + [(row.end_ns or 0, -1) for row in rows])
     assert max(accumulate(step for _, step in edges)) == concurrency
+
+
+def led_by(tokens: tuple[int, ...]) -> tuple[tuple[Prompt, int], ...]:
+    prompts = make_prompts(count=len(tokens), length=20, vocab_size=1000, seed=2, max_common_prefix=4)
+    return tuple(zip(prompts, tokens, strict=True))
+
+
+def test_timed_requests_begin_one_by_one_as_the_lead_in_ends(load: Load) -> None:
+    """Four streams whose lead-ins end 80 ms apart: no stream waits for another, and none of the lead-in is recorded."""
+    with FakeServer(preset("good", token_ms=20.0)) as server:
+        recording, rows = load(server, count=8, concurrency=4, lead_in=led_by((4, 8, 12, 16)), output_tokens=16)
+        asked = [request["max_tokens"] for request in server.requests]
+        assert server.peak_running == 4
+    assert sorted(asked[:4]) == [4, 8, 12, 16]
+    assert asked[4:] == [16] * 8
+    assert [row.index for row in rows] == list(range(8))
+    assert {(row.error, row.completion_tokens) for row in rows} == {(None, 16)}
+    sends = sorted(row.sent_ns for row in rows)
+    assert min(b - a for a, b in itertools.pairwise(sends)) > 0.02e9  # a quarter of the spacing: hosts are late
+    assert sends[3] < min(row.end_ns or 0 for row in rows)
+    assert recording.start_ns == sends[0]
+    in_time = sum(len(response.chunks) for response in recording.responses)
+    assert in_time < recording.events < in_time + 40  # and the reads of the lead-ins that still ran
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("http-500", "HTTP 500"), ("no-answer", "no complete response within 0.3 s")],
+)
+def test_after_a_lead_in_without_an_answer_nothing_more_is_sent(load: Load, name: str, error: str) -> None:
+    with FakeServer(preset(name)) as server:
+        recording, rows = load(server, count=6, lead_in=led_by((4, 8)), timeout_s=0.3)
+        assert len(server.requests) == 2
+    assert {row.error for row in rows} == {f"not sent, no warm-up request was answered: {error}"}
+    assert [row.index for row in rows] == list(range(6))
+    assert recording.end_ns >= recording.start_ns
+
+
+def test_one_answer_of_the_lead_in_is_enough() -> None:
+    """The first connection is cut; its stream goes on with the others."""
+    with FakeServer(preset("one-error")) as server:
+        prompts = make_prompts(count=4, length=20, vocab_size=1000, seed=1, max_common_prefix=4)
+        recording = run_leg(LoadSpec(server.url, "fake", prompts, 8, 2, lead_in=led_by((8, 8))))
+        assert len(server.requests) == 6
+    assert len(recording.responses) == 4
+    assert {response.error for response in recording.responses} == {None}
+
+
+def test_an_open_loop_has_no_lead_in(load: Load) -> None:
+    with FakeServer() as server, pytest.raises(UsageError, match="'constant' with a lead-in"):
+        load(server, arrival="constant", rate=100.0, lead_in=led_by((4,)))
 
 
 def test_fewer_prompts_than_streams(load: Load) -> None:
