@@ -1,0 +1,71 @@
+"""A profile beside a recorded table: what is within, what is not, what cannot be compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import compare_profile
+import pytest
+
+from gate.profile.store import ProfileFile, ProfileStore
+from tests.gate.profile.tables import FIXTURES, fixture, windows
+
+NAME = "vllm-0.25.0-h200-27b-b1"
+
+
+def profile(folder: Path, rows: list[Any], batch: int = 1) -> Path:
+    """A profile of the oracle alone, whose step has these rows."""
+    place = ProfileStore(folder)
+    place.begin(
+        ProfileFile(
+            run_id="r", recipe="27b", host="h", started_at="2026-11-30T00:00:00+00:00", backend="cupti", nsys=None,
+            concurrency=batch, prompt_tokens=1024, rounds=1,
+        )
+    )  # fmt: skip
+    place.write_raw((), windows(rows, batch=batch), ())
+    return folder
+
+
+def run(folder: Path, *more: str, table: str = NAME) -> int:
+    return compare_profile.main([str(folder), str(FIXTURES / f"{table}.json"), *more])
+
+
+def test_the_table_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(profile(tmp_path / "p", fixture(NAME)["rows"])) == 0
+    shown = capsys.readouterr().out
+    assert "W4A16 products                           129     129    4861.1    4861.1  1.000\n" in shown
+    assert "sum                                     1010    1010    8996.4    8996.4  1.000\n" in shown
+    assert "only in" not in shown
+    assert shown.endswith("within 5 %\n")
+
+
+@pytest.mark.parametrize(
+    ("family", "factor", "code"),
+    [("marlin::Marlin<", 1.04, 0), ("marlin::Marlin<", 1.06, 1), ("marlin::Marlin<", 0.94, 1), ("reshape_and", 1.5, 0)],
+)
+def test_a_family_decides_where_it_is_large(tmp_path: Path, family: str, factor: float, code: int) -> None:
+    rows = [[us * (factor if family in name else 1), n, name] for us, n, name in fixture(NAME)["rows"]]
+    assert run(profile(tmp_path / "p", rows)) == code
+
+
+def test_one_launch_more_is_another_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [*fixture(NAME)["rows"], [0.5, 1, "void some_new_kernel<2>(int)"]]
+    assert run(profile(tmp_path / "p", rows)) == 1
+    shown = capsys.readouterr().out
+    assert "1011    1010" in shown
+    assert "only in the profile: 1 kernels, 0.5 µs" in shown
+    assert "some_new_kernel" in shown
+
+
+def test_two_batches_are_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = profile(tmp_path / "p", fixture(NAME)["rows"], batch=8)
+    assert run(folder) == 64
+    assert "the profile is of batch 8, the table of 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("more", "code"), [(["--arm", "candidate"], 64), ([], 69)])
+def test_what_cannot_be_compared(tmp_path: Path, more: list[str], code: int) -> None:
+    folder = profile(tmp_path / "p", fixture(NAME)["rows"])
+    assert run(folder, *more, table=NAME if more else "no-such-table") == code
+    assert run(tmp_path / "nowhere") == 69
