@@ -57,6 +57,8 @@ def _parsed(raw: bytes) -> Any:
 
 
 def _activities(events: list[Any], path: Path) -> Iterator[Activity]:
+    """Counted from the first: of microseconds since some far day, in nanoseconds, a float64 keeps no fraction."""
+    first_us: float | None = None
     for event in events:
         if not isinstance(event, dict) or event.get("ph") != "X" or event.get("cat") not in DEVICE_WORK:
             continue
@@ -65,6 +67,8 @@ def _activities(events: list[Any], path: Path) -> Iterator[Activity]:
             name = str(event["name"])
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"{path} has an event without name, ts or dur", hint="profile again") from error
+        first_us = start_us if first_us is None else first_us
+        start_us -= first_us
         arguments = event.get("args") or {}
         grid, block = (_triple(arguments.get(key)) for key in ("grid", "block"))
         yield Activity(start_us * 1e3, (start_us + took_us) * 1e3, name, grid, block)

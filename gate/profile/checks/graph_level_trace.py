@@ -9,6 +9,7 @@ Deciding numbers
     The trace's level: "node" is right, "graph" and "none" are not. No threshold.
 What to do
     Trace with --cuda-graph-trace=node, which `gate profile` does by itself; look whether a wrapper replaces its nsys.
+    With torch.profiler no kernel means that it got none from CUPTI, which serves one tool at a time.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from collections.abc import Iterator
 
 from gate.observe.rows import Finding
 from gate.profile.checks.evidence import Evidence, finding
+from gate.profile.rows import Backend
 
 CODE = "graph-level-trace"
 REFUSES = True
 WHAT = {"graph": "whole CUDA graphs as single rows", "none": "no kernel"}
+HINTS: dict[Backend, str] = {
+    "nsys": "trace with --cuda-graph-trace=node",
+    "cupti": "another tool in the server may hold CUPTI, and only one can; its log says more",
+}
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
@@ -31,5 +37,5 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                 window.arm,
                 f"{window.arm}'s {window.output_tokens}-token window was traced with {WHAT[window.level]} "
                 f"({window.tool}); expected every kernel of a graph",
-                "trace with --cuda-graph-trace=node",
+                HINTS[window.backend],
             )

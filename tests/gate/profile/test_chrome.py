@@ -52,6 +52,15 @@ def test_device_work_is_summed(name: str, tmp_path: Path) -> None:
     assert (trace.level, trace.device, trace.tool) == ("node", "NVIDIA H200", "torch.profiler (schema 1)")
 
 
+def test_times_since_some_far_day_keep_their_nanoseconds(tmp_path: Path) -> None:
+    """Kineto's own base leaves 5e12 µs; of 1.8e15, as there are without it, a float64 has steps of a quarter of one."""
+    day = 1_790_857_026_000_000.0
+    events = [{"ph": "X", "cat": "kernel", "name": "k", "ts": day + 10 * i, "dur": 2.017} for i in range(100)]
+    (tmp_path / "t.json").write_text(json.dumps({"traceEvents": events}))
+    trace = chrome.read(tmp_path / "t.json")
+    assert (trace.kernels[0].us, trace.busy_us) == (pytest.approx(201.7), pytest.approx(201.7))
+
+
 def test_a_process_without_a_gpu_has_no_kernels(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text(json.dumps({"traceEvents": EVENTS[:2]}))
     assert (chrome.read(tmp_path / "t.json").level, chrome.read(tmp_path / "t.json").device) == ("none", None)

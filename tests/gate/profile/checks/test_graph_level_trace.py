@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gate.profile import checks
 from tests.gate.profile.checks.conftest import evidence
 
@@ -23,3 +25,10 @@ def test_a_trace_without_a_kernel_is_refused() -> None:
     found = checks.findings(evidence(lambda w: {"level": "none"} if w.output_tokens == 136 else {}))
     assert {f.code for f in found} == {"graph-level-trace"}
     assert "no kernel" in found[0].message
+
+
+@pytest.mark.parametrize(("backend", "words"), [("nsys", "--cuda-graph-trace=node"), ("cupti", "may hold CUPTI")])
+def test_what_to_do_about_it_depends_on_the_tool(backend: str, words: str) -> None:
+    found = checks.findings(evidence(lambda _: {"level": "none", "backend": backend}))
+    assert found
+    assert all(words in f.hint for f in found if f.code == "graph-level-trace")
