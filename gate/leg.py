@@ -46,9 +46,10 @@ def run_leg(
     found, logged = hosts.read(gpus), errorlines.position(log)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     start_id = server.start_id
-    timed = _spec(plan, leg, server, "timed")
-    # Read before the warm-up, not beside the load: answering /metrics costs a server up to a third of a CPU second.
+    # Read before the warm-up, not beside the load: answering /metrics costs a server up to a third of a CPU second. It
+    # has the time of making the prompts as well, since a staggered start has no warm-up of its own.
     resting = ask.counters(other_url).tokens if other_url else None
+    timed = _spec(plan, leg, server, "timed")
     warmup_error = _warm_up(plan, leg, server)
     before, counted = _identify(server, leg.arm), ask.counters(server.url)
     attached = (None,) if any(arm.argv is None for arm in (plan.candidate, plan.oracle)) else ()
