@@ -18,6 +18,7 @@ from engine.models.config import TextConfig
 from engine.models.fused_layers import MLP, Attention, GatedDeltaNet, Norm, Space, Stream, asked
 from engine.models.fused_moe import SparseMoeBlock
 from engine.models.layers import Source
+from engine.models.side_streams import SideStreams
 from engine.models.step import Step
 from engine.ops import rope
 from engine.ops.attention import cuda as attention_cuda
@@ -77,6 +78,7 @@ class FusedForCausalLM:
             gdn_readers=torch.zeros(max_sequences * config.linear_num_key_heads, dtype=torch.int32, device=device),
             cos_sin=table.to(device),
             arrived=torch.zeros(1, dtype=torch.int32, device=device),
+            side=SideStreams(device),
         )
 
     def forward(self, step: Step, caches: Caches) -> Tensor:

@@ -6,6 +6,7 @@ Attribute names are those of layers.py. Between layers travels the Stream; addin
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from engine.kernels.skinny import MAX_TOKENS
 from engine.models.caches import AttentionCache, GdnCache
 from engine.models.layers import Source
+from engine.models.side_streams import SideStreams
 from engine.models.step import Step
 from engine.ops import attention, gdn
 from engine.ops.attention import cuda as attention_cuda
@@ -24,6 +26,9 @@ from engine.ops.moe.cuda import Routing
 from engine.ops.norm.cuda import Normed, add_norm, add_norm_route
 from engine.ops.rope.cuda import qk_norm_rope
 from engine.weights.types import DenseWeight, Fp8Weight, WeightError, fuse
+
+SIDE_TOKENS = 2048
+"""Of a run that may go beside others. A longer one would hold up to 1 GB for its stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class Space:
     """bf16 [positions, 64]."""
     arrived: Tensor
     """int32 [1], zero between launches: blocks of a norm's launch whose part of a router's logits is written."""
+    side: SideStreams
 
 
 @dataclass(slots=True)
@@ -252,7 +258,7 @@ class GatedDeltaNet:
         if step.decodes:
             mixed.append(self._decode(qkvz, ba, step, cache, space))
         if step.runs:
-            mixed.append(self._runs(qkvz, ba, step, cache))
+            mixed.append(self._runs(qkvz, ba, step, cache, space.side))
         return _join(mixed)
 
     def _decode(self, qkvz: Tensor, ba: Tensor, step: Step, cache: GdnCache, space: Space) -> Tensor:
@@ -269,7 +275,7 @@ class GatedDeltaNet:
             dependent=True,
         )
 
-    def _runs(self, qkvz: Tensor, ba: Tensor, step: Step, cache: GdnCache) -> Tensor:
+    def _runs(self, qkvz: Tensor, ba: Tensor, step: Step, cache: GdnCache, side: SideStreams) -> Tensor:
         # Triton is part of a CUDA torch only.
         from engine.ops.gdn.cuda_prefill import prefill
 
@@ -277,10 +283,16 @@ class GatedDeltaNet:
         width = self.core.value_heads * self.core.value_dim
         dtype = torch.bfloat16 if self.out_proj.input_scale is None else torch.float8_e4m3fn
         out = torch.empty(qkvz.shape[0] - first, width, dtype=dtype, device=qkvz.device)
+        short = []
         for run in step.runs:
             rows, target = slice(run.start, run.end), out[run.start - first : run.end - first]
             state = (cache.conv, cache.recurrent, run.state_slot)
-            prefill(qkvz[rows], ba[rows], *state, self.core, target, self.out_proj.input_scale)
+            job = partial(prefill, qkvz[rows], ba[rows], *state, self.core, target, self.out_proj.input_scale)
+            if run.end - run.start <= SIDE_TOKENS:
+                short.append(job)
+            else:
+                job()
+        side.run(short)
         return out
 
 

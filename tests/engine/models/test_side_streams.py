@@ -1,0 +1,32 @@
+"""Jobs of different sequences: each runs once; on a GPU, behind what was queued before and before what is queued next."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.models.side_streams import SideStreams
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_each_job_runs_once(count):
+    done: list[int] = []
+    SideStreams(torch.device("cpu")).run([lambda i=i: done.append(i) for i in range(count)])
+    assert done == list(range(count))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_jobs_lie_between_what_is_before_and_behind(count):
+    """A long product before, whose result each job reads; behind, their sum. Without the waits one would be stale."""
+    side = SideStreams(torch.device("cuda"))
+    a = torch.ones(4096, 4096, device="cuda") / 4096
+    outs = [torch.zeros(4096, 4096, device="cuda") for _ in range(count)]
+    source = torch.zeros_like(a)
+    torch.cuda.synchronize()
+    for _ in range(20):
+        source.copy_(a @ a @ a)
+    side.run([lambda out=out, i=i: out.copy_(source @ a + i) for i, out in enumerate(outs)])
+    total = sum(outs[1:], outs[0])
+    expected = count / 4096 + count * (count - 1) / 2
+    assert torch.allclose(total, torch.full_like(total, expected), rtol=1e-4)
