@@ -28,6 +28,7 @@ constexpr int MAX_PART_ROWS = 96;   // per block
 constexpr int MIN_BLOCKS = 128;     // about one per multiprocessor; more would repeat the norm for nothing
 constexpr int COLUMNS = 8;          // per thread: one 16-byte access of bf16
 constexpr int MAX_WARPS = 20;       // n <= 5120
+constexpr int PLANES = 5;           // in flight at a time: a mixture's nine are two trips to the L2; all nine would spill
 constexpr int ROUTE_WARPS = 16;     // of a block that may have to route, at least where there are as many tokens
 
 struct NormArgs {
@@ -85,21 +86,29 @@ __global__ void __launch_bounds__(MAX_WARPS * 32, B == Behind::ROUTE) add_norm_k
 
     float value[COLUMNS] = {};
     if (active) {
-        float x[COLUMNS] = {};
-        const size_t plane = size_t(args.m) * args.n;
-#pragma unroll 4
-        for (int s = 0; s < args.slices; s++) {
-            const float4* source = reinterpret_cast<const float4*>(args.planes + s * plane + offset);
-            const float4 low = source[0], high = source[1];
-            x[0] += low.x, x[1] += low.y, x[2] += low.z, x[3] += low.w;
-            x[4] += high.x, x[5] += high.y, x[6] += high.z, x[7] += high.w;
-        }
         int64_t row = token;
         if (args.token_ids) {
             row = args.token_ids[token];
             if (row < 0) row = args.fed_ids[-1 - row];
         }
+        // Asked for together with the first planes: it would be one more trip to the L2 behind them.
         const uint4 words = *reinterpret_cast<const uint4*>(args.residual_in + size_t(row) * args.n + column);
+        float x[COLUMNS] = {};
+        const size_t plane = size_t(args.m) * args.n;
+        for (int first = 0; first < args.slices; first += PLANES) {
+            float4 low[PLANES], high[PLANES];
+#pragma unroll
+            for (int s = 0; s < PLANES; s++) {
+                const float4* source = reinterpret_cast<const float4*>(args.planes + (first + s) * plane + offset);
+                if (first + s < args.slices) low[s] = source[0], high[s] = source[1];
+            }
+#pragma unroll
+            for (int s = 0; s < PLANES; s++) {
+                if (first + s >= args.slices) break;
+                x[0] += low[s].x, x[1] += low[s].y, x[2] += low[s].z, x[3] += low[s].w;
+                x[4] += high[s].x, x[5] += high[s].y, x[6] += high[s].z, x[7] += high[s].w;
+            }
+        }
         const uint32_t word[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
