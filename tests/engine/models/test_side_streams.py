@@ -1,4 +1,4 @@
-"""Jobs of different sequences: each runs once; on a GPU, behind what was queued before and before what is queued next."""
+"""Jobs of different sequences: each runs once; on a GPU, behind what was queued before, before what comes next."""
 
 from __future__ import annotations
 
