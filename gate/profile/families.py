@@ -35,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     Rule("attention", r"flash|fmha|attention_decode_kernel|paged_attention"),
     # Before the chunks of Gated DeltaNet, one of whose rules its name would match.
     Rule("routing", r"topkGating|moe_align|moe_sum|expert_tokens|\brouter?_kernel|\broute_(chunk|layout)_kernel"),
+    Rule("routing", r"\b(spread|combine)_pairs_kernel"),
     Rule("gdn_step", r"gated_delta_rule|gdn_decode_kernel|_chunk_kernel|_scan_kernel"),
     Rule("gdn_conv", r"causal_conv1d|gdn_conv_kernel"),
     Rule("norm_quant_act", r"rmsnorm|rms_norm|add_norm_kernel|act_and_mul|swiglu|gated_norm|attention_gate"),

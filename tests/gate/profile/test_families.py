@@ -96,6 +96,8 @@ def test_no_recorded_name_is_without_a_family() -> None:
         ("router_kernel(RouterArgs)", "routing", False),
         ("route_chunk_kernel(ManyRoutes)", "routing", False),
         ("route_layout_kernel(ManyRoutes)", "routing", False),
+        ("spread_pairs_kernel(SpreadArgs)", "routing", False),
+        ("void combine_pairs_kernel<8>(CombineArgs)", "routing", False),
         ("chunk_gated_delta_rule_fwd_chunk_kernel", "gdn_step", False),
         ("void add_norm_kernel<true>(NormArgs)", "norm_quant_act", False),
         ("argmax_kernel(uint4 const*)", "sampler_copies", False),
