@@ -5,56 +5,68 @@
 // Bytes: a 2,304-byte unit becomes 8,192 bytes (3.6 times), a 2,048-byte one 2,048; read once, written once. A thread
 // takes 16 bytes as the units lie, which are one NVFP4 block of rows g and g + 8 each, or 16 columns of one row; four
 // neighbours write 128 (64) contiguous bytes of a row. The units are those of engine/ops/{w4a16,w8a8}/pack.py.
+//
+// Rejected for w4a16: code by code in fp32 (some 300 instructions a thread: 340 us of issue for the 1.07 billion weights of
+// four layers of the 27B, beside 620 us of memory; 1150 us in all), as the product's operands it is a third of that.
 #include "../../kernels/launch.cuh"
 #include "../../kernels/math.cuh"
+#include "../../kernels/w4a16.cuh"
 
 namespace engine {
 namespace {
 
 constexpr int THREADS = 256;
 constexpr int UNIT_ROWS = 16;
+constexpr int MAX_GRID_Y = 65535;
 constexpr int W4_K = 256, W4_BYTES = 2304, W4_LANES = 128;   // lanes of 16 bytes: [part 4][g 8][t 4]
 constexpr int W8_K = 128, W8_LANES = 128;                    // [part 2][half 2][g 8][t 4]
 
-// bf16(code * scale * row): `word` holds four codes, sign and magnitude at the bits given.
-__device__ __forceinline__ float value(uint32_t word, int sign, int magnitude, float block, float row) {
-    // The magnitude's two exponent bits and one mantissa bit become an fp32's; 2^126 corrects the bias, exactly.
-    const float code = __uint_as_float((word >> sign & 1) << 31 | (word >> magnitude & 7) << 22) * 0x1p126f;
-    return code * block * row;
+// The bf16 pair, of weights 2^-19 times what they are, times a row scale 2^19 times what it is: rounded once.
+__device__ __forceinline__ uint32_t scaled(uint32_t pair, float row) {
+    const float2 exact = unpack_bf16(pair);
+    return pack_bf16(exact.x * row, exact.y * row);
 }
 
-// A byte of 5 exponent and 3 mantissa bits, 2^(e - 10) * (1 + m / 8), as fp32. Byte 0 only scales zeroed codes.
-__device__ __forceinline__ float block_scale(uint32_t byte) { return __uint_as_float((byte << 20) + (117u << 23)); }
+// Half of a lane's 32 bytes of a row goes to its neighbour for half of the neighbour's, so that two lanes' 16-byte writes
+// lie side by side: written as it lies, every 32-byte sector is written twice by halves.
+__device__ __forceinline__ void write_row(bf16* row, const uint32_t (&words)[8], int lane) {
+    const bool odd = lane & 1;
+    uint32_t mine[4], other[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        mine[i] = odd ? words[4 + i] : words[i];
+        other[i] = __shfl_xor_sync(~0u, odd ? words[i] : words[4 + i], 1);
+    }
+    uint4* target = reinterpret_cast<uint4*>(row) + odd;   // of the even lane's 32 bytes, then of the odd lane's
+    const uint4 own = make_uint4(mine[0], mine[1], mine[2], mine[3]), theirs = make_uint4(other[0], other[1], other[2], other[3]);
+    target[0] = odd ? theirs : own;
+    target[2] = odd ? own : theirs;
+}
 
-__global__ void __launch_bounds__(THREADS) w4a16_rows_kernel(const uint8_t* units, const float* row_scale, bf16* out, int k,
-                                                             int64_t lanes) {
-    const int64_t index = int64_t(blockIdx.x) * THREADS + threadIdx.x;
-    if (index >= lanes) return;
-    const int64_t unit = index / W4_LANES;
-    const int lane = index % W4_LANES, part = lane / 32, g = lane / 4 % 8, t = lane % 4;
-    const int units_k = k / W4_K;
-    const int64_t tile = unit / units_k, row = tile * UNIT_ROWS + g, column = unit % units_k * W4_K + part * 64 + t * 16;
-    const uint8_t* source = units + unit * W4_BYTES;
-    const uint4 words = reinterpret_cast<const uint4*>(source)[lane];
-    const uint16_t scales = *reinterpret_cast<const uint16_t*>(source + 2048 + ((g * 4 + t) * 4 + part) * 2);
-    const float low = block_scale(scales & 0xFF), high = block_scale(scales >> 8);
-    const float low_row = row_scale[row], high_row = row_scale[row + 8];
-    const uint32_t word[4] = {words.x, words.y, words.z, words.w};
+// Grid: pairs of units along k, then row tiles. A warp is 64 columns of one unit.
+__global__ void __launch_bounds__(THREADS) w4a16_rows_kernel(const uint8_t* units, const float* row_scale, bf16* out, int k, int units_k) {
+    const int column_unit = blockIdx.x * (THREADS / W4_LANES) + threadIdx.x / W4_LANES;
+    if (column_unit >= units_k) return;
+    const int lane = threadIdx.x % W4_LANES, part = lane / 32, g = lane / 4 % 8, t = lane % 4;
+    const size_t tile = blockIdx.y, row = tile * UNIT_ROWS + g;
+    const uint8_t* source = units + (tile * units_k + column_unit) * W4_BYTES;
+    const uint4 codes = __ldcs(reinterpret_cast<const uint4*>(source) + lane);
+    const uint32_t bytes = *reinterpret_cast<const uint16_t*>(source + 2048 + ((g * 4 + t) * 4 + part) * 2);
+    const float low_row = row_scale[row] * W4A16::EPILOGUE_SCALE, high_row = row_scale[row + 8] * W4A16::EPILOGUE_SCALE;
+    const uint32_t low = W4A16::scale(bytes, 0), high = W4A16::scale(bytes, 1);
+    const uint32_t word[4] = {codes.x, codes.y, codes.z, codes.w};
     uint32_t first[8], second[8];   // pairs of columns of rows g and g + 8
 #pragma unroll
-    for (int step = 0; step < 4; step++) {   // four columns: pairs 0 and 1, the even column in the low half word
-        const uint32_t even = word[step] & 0xFFFF, odd = word[step] >> 16;
-        first[2 * step] = pack_bf16(value(even, 15, 6, low, low_row), value(odd, 15, 6, low, low_row));
-        second[2 * step] = pack_bf16(value(even, 12, 3, high, high_row), value(odd, 12, 3, high, high_row));
-        first[2 * step + 1] = pack_bf16(value(even, 14, 0, low, low_row), value(odd, 14, 0, low, low_row));
-        second[2 * step + 1] = pack_bf16(value(even, 13, 9, high, high_row), value(odd, 13, 9, high, high_row));
+    for (int step = 0; step < 4; step++) {
+        uint32_t a[4];
+        W4A16::operand(word[step], low, high, a);
+        first[2 * step] = scaled(a[0], low_row), first[2 * step + 1] = scaled(a[2], low_row);
+        second[2 * step] = scaled(a[1], high_row), second[2 * step + 1] = scaled(a[3], high_row);
     }
-    uint4* target = reinterpret_cast<uint4*>(out + row * k + column);
-    target[0] = make_uint4(first[0], first[1], first[2], first[3]);
-    target[1] = make_uint4(first[4], first[5], first[6], first[7]);
-    target = reinterpret_cast<uint4*>(out + (row + 8) * k + column);
-    target[0] = make_uint4(second[0], second[1], second[2], second[3]);
-    target[1] = make_uint4(second[4], second[5], second[6], second[7]);
+    // 32 bytes a lane; neighbours t and t ^ 1 share 64 of them, from the even one's first on.
+    bf16* target = out + row * k + column_unit * W4_K + part * 64 + t / 2 * 32;
+    write_row(target, first, lane);
+    write_row(target + size_t(8) * k, second, lane);
 }
 
 __global__ void __launch_bounds__(THREADS) w8a8_rows_kernel(const uint4* units, uint8_t* out, int k, int64_t lanes) {
@@ -87,13 +99,15 @@ dim3 grid_of(int64_t items) { return dim3(unsigned((items + THREADS - 1) / THREA
 }  // namespace
 }  // namespace engine
 
-// units [n / 16][k / 256][2304], row_scale [n] -> bf16 [n][k]. cudaErrorInvalidValue for a shape outside the contract.
+// units [n / 16][k / 256][2304], row_scale [n] -> bf16 [n][k]. cudaErrorInvalidValue for a shape outside the contract, as is
+// one of more than 65,535 tiles of 16 rows.
 extern "C" int engine_w4a16_rows(const void* units, const float* row_scale, void* out, int n, int k, void* stream) {
     using namespace engine;
     if (n < UNIT_ROWS || n % UNIT_ROWS || k < W4_K || k % W4_K) return cudaErrorInvalidValue;
-    const int64_t lanes = int64_t(n / UNIT_ROWS) * (k / W4_K) * W4_LANES;
-    return launch(w4a16_rows_kernel, grid_of(lanes), THREADS, 0, false, stream, static_cast<const uint8_t*>(units), row_scale,
-                  static_cast<bf16*>(out), k, lanes);
+    if (n / UNIT_ROWS > MAX_GRID_Y) return cudaErrorInvalidValue;
+    const dim3 grid((k / W4_K + THREADS / W4_LANES - 1) / (THREADS / W4_LANES), n / UNIT_ROWS);
+    return launch(w4a16_rows_kernel, grid, THREADS, 0, false, stream, static_cast<const uint8_t*>(units), row_scale,
+                  static_cast<bf16*>(out), k, k / W4_K);
 }
 
 // units [n / 16][k / 128][2048] -> e4m3 [n][k].
