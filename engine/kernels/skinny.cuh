@@ -238,6 +238,7 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
         if constexpr (PHASED)
             while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W, MT>(args, next_pass, warp), open_pass();
         for (int i = 0; i < depth && next_unit < ahead.end; i++) fetch(i);
+        prefetch_units(W::UNIT_BYTES, next, min(ahead.units == units_k ? ahead.end - next_unit : ahead.units - next_column, ahead.end - next_unit));
         if (warp == WARPS<MT> - 1) prefetch_l2(args.row_scale + pass.tile_begin * TILE_ROWS, pass.tiles * TILE_ROWS * sizeof(float));
     }
     __syncthreads();
@@ -360,7 +361,8 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
     if constexpr (E == Epilogue::ARGMAX) choose_ids<MT>(args, largest, ring, size_t(depth) * W::UNIT_BYTES, lane);
 }
 
-// Units in flight per warp, of 16. Measured: 2 and 3 are best; deeper rings delay the tokens behind their own burst.
+// Units in flight per warp, of 16. Measured: 2 and 3 are best; deeper rings delay the tokens behind their own burst. What
+// comes after the ring goes as far as the L2 instead (async.cuh).
 constexpr int MAX_DEPTH = 3;
 
 // Launches over `blocks` x slices. cudaErrorInvalidConfiguration when not even one unit per warp fits beside the tokens:

@@ -28,7 +28,10 @@ constexpr int MAX_PART_ROWS = 96;   // per block
 constexpr int MIN_BLOCKS = 128;     // about one per multiprocessor; more would repeat the norm for nothing
 constexpr int COLUMNS = 8;          // per thread: one 16-byte access of bf16
 constexpr int MAX_WARPS = 20;       // n <= 5120
-constexpr int PLANES = 5;           // in flight at a time: a mixture's nine are two trips to the L2; all nine would spill
+// Planes in flight at a time. Few tokens: a mixture's nine are two trips to the L2; all nine at once would spill. Many tokens
+// are bound by memory and want warps more than loads in flight: the norms of four layers of the 27B at 16,384 tokens take
+// 3.4 ms with five and 2.5 with one (results/h200/bench/20261130-209203f-prefill-4-layers.txt, and -60614b8-).
+constexpr int FEW_PLANES = 5, MANY_PLANES = 1, FEW_TOKENS = 32;
 constexpr int ROUTE_WARPS = 16;     // of a block that may have to route, at least where there are as many tokens
 
 struct NormArgs {
@@ -54,7 +57,7 @@ __host__ __device__ constexpr int warps_of(int columns) { return (columns + 32 *
 enum class Behind : int { NOTHING, SMALL, ROUTE };   // the norm; ROUTE: SMALL, and then the routing
 
 // Grid: m x parts; the first part of a token writes y and the residual.
-template <Behind B>
+template <Behind B, int PLANES>
 __global__ void __launch_bounds__(MAX_WARPS * 32, B == Behind::ROUTE) add_norm_kernel(const NormArgs args) {
     constexpr bool SMALL = B != Behind::NOTHING, ROUTE = B == Behind::ROUTE;
     __shared__ float warp_sums[MAX_WARPS];
@@ -95,6 +98,7 @@ __global__ void __launch_bounds__(MAX_WARPS * 32, B == Behind::ROUTE) add_norm_k
         const uint4 words = *reinterpret_cast<const uint4*>(args.residual_in + size_t(row) * args.n + column);
         float x[COLUMNS] = {};
         const size_t plane = size_t(args.m) * args.n;
+#pragma unroll(PLANES == 1 ? 4 : 1)
         for (int first = 0; first < args.slices; first += PLANES) {
             float4 low[PLANES], high[PLANES];
 #pragma unroll
@@ -191,7 +195,10 @@ cudaError_t launch_norm(NormArgs args, int threads, bool dependent, void* stream
     args.part_rows = args.small_rows ? (chunks + parts - 1) / parts * ROWS : 0;
     if (args.part_rows > MAX_PART_ROWS) return cudaErrorInvalidValue;
     const int grid_y = args.small_rows ? (args.small_rows + args.part_rows - 1) / args.part_rows : 1;
-    return launch(add_norm_kernel<B>, dim3(args.m, grid_y), threads, 0, dependent, stream, args);
+    const dim3 grid(args.m, grid_y);
+    if (args.m <= FEW_TOKENS) return launch(add_norm_kernel<B, FEW_PLANES>, grid, threads, 0, dependent, stream, args);
+    if constexpr (B == Behind::ROUTE) return cudaErrorInvalidValue;
+    else return launch(add_norm_kernel<B, MANY_PLANES>, grid, threads, 0, dependent, stream, args);
 }
 
 bool valid(const NormArgs& args) {
