@@ -2,6 +2,8 @@
 
 add + norm + router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
 add + norm | router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
+
+A large prefill step unpacks all experts and multiplies by a library (ops/moe/cuda_prefill.py).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from engine.models.fused_layers import Norm, Space, Stream, asked
 from engine.models.layers import Source
 from engine.ops.linear.cuda import Packed
 from engine.ops.moe import cuda as moe_cuda
+from engine.ops.moe import cuda_prefill as moe_prefill
 from engine.weights.types import DenseWeight, WeightError, fuse
 
 
@@ -20,7 +23,7 @@ class SparseMoeBlock:
     """Routed experts and the shared one, which is one more expert that every token chooses."""
 
     packed: tuple[Packed, ...] = ()
-    """Nothing here is ever written out row by row."""
+    """Nothing here needs room in the Scratch that all layers share: what a large step writes out is let go after it."""
 
     def __init__(self, source: Source, name: str) -> None:
         config, linear = source.config, source.weights.linear
@@ -36,7 +39,7 @@ class SparseMoeBlock:
         self.router = router.weight
 
     def __call__(self, norm: Norm, stream: Stream, space: Space) -> None:
-        """Leaves a plane per expert of a token."""
+        """Leaves a plane per expert of a token, or one."""
         tokens, hidden = stream.residual.shape
         routed, planes = tokens <= moe_cuda.MAX_ROUTED, asked(stream.parts).shape[0]
         if routed and moe_cuda.routes_in_norm(tokens, planes, self.router.shape[0] - 1, hidden):
@@ -48,5 +51,8 @@ class SparseMoeBlock:
                 _, how = moe_cuda.router(x, self.router, self.top_k, space.arrived, dependent=True)
             else:
                 how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True)
+        if moe_prefill.by_library(tokens, x.device):
+            stream.parts = moe_prefill.feed_forward(x, self.gate_up_proj, self.down_proj, how)
+            return
         pairs = moe_cuda.swiglu(x, self.gate_up_proj, how, dependent=True)
         stream.parts = moe_cuda.weighted_planes(pairs, self.down_proj, how, dependent=True)

@@ -32,6 +32,20 @@ from engine.bench_step import FAMILIES, Family, Measured, family_of
         ("engine::(anonymous namespace)::w4a16_rows_kernel(unsigned char const*)", "weights to rows"),
         ("void engine::(anonymous namespace)::grouped_kernel<(engine::Output)0>(engine::GroupedArgs)", "experts"),
         ("void engine::(anonymous namespace)::grouped_many_kernel<(engine::Output)1>(engine::GroupedArgs)", "experts"),
+        (
+            "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<"
+            "cute::tuple<int, int, int>>, cutlass::gemm::collective::CollectiveMma<",
+            "experts (library)",
+        ),
+        (
+            "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int>, ",
+            "library products",
+        ),
+        ("void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t, ", "experts (library)"),
+        (
+            "engine::(anonymous namespace)::combine_pairs_kernel(engine::(anonymous namespace)::CombineArgs)",
+            "experts: x by pair, sums",
+        ),
         ("engine::(anonymous namespace)::router_kernel(engine::(anonymous namespace)::RouterArgs)", "routing"),
         ("engine::(anonymous namespace)::route_chunk_kernel(engine::(anonymous namespace)::ManyRoutes)", "routing"),
         ("engine::(anonymous namespace)::route_layout_kernel(engine::(anonymous namespace)::ManyRoutes)", "routing"),

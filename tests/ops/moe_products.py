@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from engine.ops.moe import cuda
+from engine.ops.moe import cuda, cuda_prefill
 from engine.weights.types import Nvfp4Weight, fuse
 from tests.ops.poison import relative_error
 from tests.ops.test_moe_grouping import logits_for
@@ -15,6 +15,8 @@ SWIGLU_ERROR = 6e-3
 """Gate, up, silu and product are each rounded to bfloat16."""
 WEIGHTED_ERROR = 2**-8 + 1e-5
 """One rounding to bfloat16 is at most half a unit in the last place, 2^-8 of the value, and so of any row of values."""
+FEED_FORWARD_ERROR = 1.5e-2
+"""Of a token's output: beside the roundings above those of each weight, and of `down`'s output."""
 TOP_K = 4
 ROUTES = ["random", "alike", "one", "ties"]
 
@@ -81,3 +83,31 @@ def weighted_error(kind: str, tokens: int, experts: int, n: int, k: int, generat
         for t, slots in enumerate(chosen(how, experts))
         for slot, e in enumerate(slots)
     )
+
+
+def feed_forward_errors(
+    kind: str, tokens: int, experts: int, hidden: int, inter: int, generator: torch.Generator, top_k: int = TOP_K
+) -> tuple[float, float]:
+    """Of `cuda_prefill.feed_forward` and of the launches it stands for: the largest of a token, against float64."""
+    gate, up = stack(experts, inter, hidden, generator), stack(experts, inter, hidden, generator)
+    down, x = stack(experts, hidden, inter, generator), normal(tokens, hidden, generator)
+    logits = logits_for(kind, tokens, experts, tokens)
+    how = cuda.routing(logits.to(generator.device), top_k)
+    packed = pack_gate_up(gate, up), pack(down)
+    ours = cuda_prefill.feed_forward(x, *packed, how)
+    assert ours.shape == (1, tokens, hidden)
+    assert ours.dtype == torch.float32
+    theirs = cuda.weighted_planes(cuda.swiglu(x, packed[0], how), packed[1], how).sum(0)
+    exact = torch.zeros(tokens, hidden, dtype=torch.float64, device=generator.device)
+    slots = torch.cat((how.ids, torch.full_like(how.ids[:, :1], experts)), 1)
+    for e in range(experts + 1):
+        token, slot = (slots == e).nonzero(as_tuple=True)
+        rows = x[token].double()
+        y = (F.silu(rows @ matrix(gate[e]).T) * (rows @ matrix(up[e]).T)) @ matrix(down[e]).T
+        exact.index_add_(0, token, y * how.weights.view(tokens, -1)[token, slot, None].double())
+    return largest(ours[0], exact), largest(theirs, exact)
+
+
+def largest(actual: Tensor, expected: Tensor) -> float:
+    """Relative error of the row that is furthest off; NaN stays NaN."""
+    return float(((actual.double() - expected).norm(dim=1) / expected.norm(dim=1)).max())

@@ -34,4 +34,6 @@ def routing_by_sort(logits: Tensor, top_k: int) -> cuda.Routing:
         pairs=pairs.int(),
         weights=torch.cat((weights, shared), 1).flatten(),
         ids=ids.int(),
+        positions=pairs.argsort().int(),
+        ends=counts.cumsum(0).int(),
     )

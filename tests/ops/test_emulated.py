@@ -131,6 +131,8 @@ def test_routing_of_many(emulated, kind, tokens, experts, top_k):
     made, sorted_ones = moe_cuda.routing(logits, top_k), routing_by_sort(logits, top_k)
     check(made, logits, top_k)
     assert torch.equal(made.entries[: int(made.count)], sorted_ones.entries[: int(sorted_ones.count)])
+    assert torch.equal(made.positions, sorted_ones.positions)
+    assert torch.equal(made.ends, sorted_ones.ends)
 
 
 SHAPES = [

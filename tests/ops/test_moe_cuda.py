@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.ops.moe import cuda
+from engine.kernels import library
+from engine.ops.moe import cuda, cuda_prefill
 from tests.ops.moe_products import (
+    FEED_FORWARD_ERROR,
     ROUTES,
     SWIGLU_ERROR,
     TOP_K,
     WEIGHTED_ERROR,
+    feed_forward_errors,
+    normal,
     pack,
     pack_gate_up,
     stack,
@@ -55,6 +59,59 @@ def test_swiglu(kind, tokens, n, k, cuda_generator):
 @pytest.mark.usefixtures("poison")
 def test_weighted_planes(kind, tokens, n, k, cuda_generator):
     assert weighted_error(kind, tokens, EXPERTS, n, k, cuda_generator) < WEIGHTED_ERROR
+
+
+@pytest.mark.parametrize("kind", [*ROUTES, "never"])
+@pytest.mark.parametrize("tokens", [cuda_prefill.LIBRARY_TOKENS, 8200])
+@pytest.mark.usefixtures("poison")
+def test_a_large_step_s_feed_forward(kind, tokens, cuda_generator):
+    """By a library, against float64 and beside the launches it stands for: an expert without tokens, one with all."""
+    ours, theirs = feed_forward_errors(kind, tokens, EXPERTS, 512, 256, cuda_generator)
+    assert theirs < FEED_FORWARD_ERROR
+    assert ours < FEED_FORWARD_ERROR
+
+
+@pytest.mark.slow
+def test_a_large_step_s_feed_forward_at_the_35b_s_widths(cuda_generator):
+    ours, theirs = feed_forward_errors("random", 6147, 256, 2048, 512, cuda_generator, top_k=8)
+    assert theirs < FEED_FORWARD_ERROR
+    assert ours < FEED_FORWARD_ERROR
+
+
+@pytest.mark.parametrize("tokens", [33, 6144])
+@pytest.mark.parametrize("k", [8, 264, 2048])
+@pytest.mark.usefixtures("poison")
+def test_spread_and_combine(tokens, k, cuda_generator):
+    """To the bit, with any order of pairs."""
+    slots = 9
+    positions = torch.randperm(tokens * slots, device="cuda", generator=cuda_generator).int()
+    weights = torch.rand(tokens * slots, device="cuda", generator=cuda_generator)
+    x, y = normal(tokens, k, cuda_generator), normal(tokens * slots, k, cuda_generator)
+    by_pair, out = x.new_empty(tokens * slots, k), x.new_empty(tokens, k, dtype=torch.float32)
+    library.call("engine_moe_spread", x.device, x, positions, by_pair, tokens, slots, k, 0)
+    assert torch.equal(by_pair[positions.long()], x.repeat_interleave(slots, 0))
+    library.call("engine_moe_combine", x.device, y, positions, weights, out, tokens, slots, k, 0)
+    expected = torch.zeros(tokens, k, device="cuda")
+    for slot in range(slots):
+        pairs = torch.arange(slot, tokens * slots, slots, device="cuda")
+        expected += y[positions[pairs].long()].float() * weights[pairs, None]
+    assert torch.equal(out, expected)
+
+
+def test_a_large_step_waits_for_nothing(cuda_generator):
+    """Torch would say so of a copy to the host; its library product must not need one."""
+    gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((256, 512), (256, 512), (512, 256)))
+    packed = pack_gate_up(gate, up), pack(down)
+    x = normal(cuda_prefill.LIBRARY_TOKENS, 512, cuda_generator)
+    logits = logits_for("random", len(x), EXPERTS, 7).cuda()
+    expected = cuda_prefill.feed_forward(x, *packed, cuda.routing(logits, TOP_K))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        made = cuda_prefill.feed_forward(x, *packed, cuda.routing(logits, TOP_K, dependent=True))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(made, expected)
 
 
 def test_an_expert_nobody_chose_is_not_read(cuda_generator):

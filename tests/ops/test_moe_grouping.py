@@ -64,6 +64,9 @@ def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
     assert listed == pairs
     full = [count for (expert, _, count, _), after in itertools.pairwise(entries) if after[0] == expert]
     assert all(count == made.entry_pairs for count in full), "only an expert's last entry may be short"
+    if made.positions is not None and made.ends is not None:
+        assert [pairs[i] for i in made.positions.tolist()] == list(range(tokens * slots))
+        assert made.ends.tolist() == [sum(other <= e for other in expert_of) for e in range(experts + 1)]
     by_pair = made.weights.cpu().view(tokens, slots)
     assert torch.allclose(by_pair[:, :top_k], weights, rtol=1e-6, atol=0)
     assert torch.allclose(by_pair[:, top_k], logits[:, experts].cpu().float().sigmoid(), rtol=1e-6, atol=0)

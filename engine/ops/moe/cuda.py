@@ -52,6 +52,10 @@ class Routing:
     """fp32 [tokens · slots], by pair."""
     ids: Tensor
     """int32 [tokens, slots - 1]: routed experts, the most probable first."""
+    positions: Tensor | None = None
+    """int32 [tokens · slots], by pair: its place in `pairs`. Of `routing_of_many` alone, and so is what follows."""
+    ends: Tensor | None = None
+    """int32 [experts + 1]: of an expert's pairs in `pairs`."""
 
     @property
     def tokens(self) -> int:
@@ -64,7 +68,7 @@ class Routing:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """In the order of the C functions' outputs."""
+        """In the order of the C functions' outputs, those of all routings."""
         return self.entries, self.count, self.pairs, self.weights, self.ids
 
 
@@ -183,10 +187,13 @@ def routing_of_many(logits: Tensor, top_k: int, *, dependent: bool = False) -> R
         pairs=torch.empty(pairs, dtype=torch.int32, device=device),
         weights=torch.empty(pairs, dtype=torch.float32, device=device),
         ids=torch.empty(tokens, top_k, dtype=torch.int32, device=device),
+        positions=torch.empty(pairs, dtype=torch.int32, device=device),
+        ends=torch.empty(experts + 1, dtype=torch.int32, device=device),
     )
     chosen = torch.empty(-(-tokens // MAX_ROUTED), experts + 1, dtype=torch.int32, device=device)
     sizes = (tokens, experts, made.slots, int(dependent))
-    library.call("engine_moe_route_many", device, logits, *made.tensors, chosen, *sizes)
+    outputs = (*made.tensors, made.positions, made.ends)
+    library.call("engine_moe_route_many", device, logits, *outputs, chosen, *sizes)
     return made
 
 

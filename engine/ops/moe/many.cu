@@ -2,8 +2,8 @@
 //
 // Routing, two launches: a block per 32 tokens routes them as a decoding step's are (kernels/route.cuh) and leaves, for each
 // expert, a mask of which of them chose it; then a block per 32 tokens adds up the masks of all, so that it knows where each
-// expert's pairs begin and how many of them are of tokens before its own, and writes its own tokens' pairs. The first one
-// writes the entries. Order: by expert, then by token. Reads of the masks grow with the square of the tokens: 270 MB from
+// expert's pairs begin and how many of them are of tokens before its own, and writes its own tokens' pairs and where they
+// lie (prefill.cu moves rows by that). The first one writes the entries and each expert's end. Order: by expert, then by token. Reads of the masks grow with the square of the tokens: 270 MB from
 // the L2 at 16,384, where the experts take a hundred times as long.
 //
 // The product: an entry is up to 64 pairs, so that weights are unpacked once for that many. A task is an entry and as many
@@ -32,6 +32,8 @@ constexpr int CHUNK_TOKENS = 32;   // bits of a mask
 // Of all tokens: route.m may be any. chosen [chunks][experts + 1]: bit t: token t of that chunk chose it.
 struct ManyRoutes {
     RouteArgs route;
+    int* positions;   // [m * slots], by pair: its place in route.pairs
+    int* ends;        // [experts + 1]: of an expert's pairs there
     unsigned* chosen;
 };
 
@@ -84,6 +86,7 @@ __global__ void __launch_bounds__(1024, 1) route_layout_kernel(const ManyRoutes 
     for (int w = 0; w < warp; w++) until.x += warp_totals[w].x, until.y += warp_totals[w].y;
     if (expert <= route.experts) next[expert] = until.x - count + before;
     if (chunk == 0) {
+        if (expert <= route.experts) args.ends[expert] = until.x;
         for (int i = 0; i < entries; i++)
             route.entries[until.y - entries + i] = make_int4(expert, until.x - count + i * MANY_PAIRS, min(count - i * MANY_PAIRS, MANY_PAIRS), 0);
         if (threadIdx.x == blockDim.x - 1) *route.entry_count = until.y;
@@ -93,7 +96,8 @@ __global__ void __launch_bounds__(1024, 1) route_layout_kernel(const ManyRoutes 
     for (int i = threadIdx.x; i < min(CHUNK_TOKENS, route.m - first) * route.slots; i += blockDim.x) {
         const int token = i / route.slots, slot = i - token * route.slots;
         const int e = slot == top_k ? route.experts : __ldcg(route.ids + size_t(first + token) * top_k + slot);
-        route.pairs[next[e] + __popc(masks[e] & ((1u << token) - 1))] = (first + token) * route.slots + slot;
+        const int pair = (first + token) * route.slots + slot, position = next[e] + __popc(masks[e] & ((1u << token) - 1));
+        route.pairs[position] = pair, args.positions[pair] = position;
     }
 }
 
@@ -120,7 +124,26 @@ struct Turn {
     }
 };
 
-// sums[tile][group] += a column of the warp's units times x of `groups` groups.
+// What becomes of the sums of a group's two pairs of this lane. pair, weight: of the entry's pairs lane and 32 + lane, which
+// were loaded when its task began: read here, they would be two trips to the L2 for every group, with nothing beside them.
+template <Output O>
+__device__ __forceinline__ Columns<O> columns_known(const GroupedArgs& args, const int (&pair)[MANY_PAIRS / 32], const float (&weight)[MANY_PAIRS / 32],
+                                                    int group, int count, int lane) {
+    Columns<O> columns;
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const int column = group * TOKENS + lane % 4 * 2 + j;
+        const int p = __shfl_sync(~0u, pair[group * TOKENS / 32], column % 32);
+        columns.weight[j] = O == Output::WEIGHTED ? __shfl_sync(~0u, weight[group * TOKENS / 32], column % 32) : 0.f;
+        const int token = p / args.slots;
+        columns.out[j] = column >= count ? -1 : O == Output::SWIGLU ? p * (args.n / 2) : ((p - token * args.slots) * args.m + token) * args.n;
+    }
+    return columns;
+}
+
+// sums[tile][group] += a column of the warp's units times x of `groups` groups; FULL: of all, without a branch between them,
+// so that the compiler may load x as far ahead as it likes. Otherwise a group's x is loaded before the last one's products.
+template <bool FULL>
 __device__ __forceinline__ void multiply_many(const uint8_t* units, const uint8_t* x, int groups, int lane, float (&sums)[MANY_TILES][MANY_GROUPS][LANE_SUMS]) {
     uint2 scales[MANY_TILES];
 #pragma unroll
@@ -141,15 +164,17 @@ __device__ __forceinline__ void multiply_many(const uint8_t* units, const uint8_
                 W4A16::operand(half ? codes[t].z : codes[t].x, low, high, a[t][0]);
                 W4A16::operand(half ? codes[t].w : codes[t].y, low, high, a[t][1]);
             }
+            auto load = [&](int group) { return *reinterpret_cast<const uint4*>(row + group * TOKENS * X_ROW_BYTES + part * 128 + half * 16); };
+            uint4 upcoming = load(0);
 #pragma unroll
             for (int group = 0; group < MANY_GROUPS; group++) {
-                if (group >= groups) break;
-                const uint4 tokens = *reinterpret_cast<const uint4*>(row + group * TOKENS * X_ROW_BYTES + part * 128 + half * 16);
+                if (!FULL && group >= groups) break;
+                const uint4 tokens = upcoming;
+                if (group + 1 < MANY_GROUPS) upcoming = load(group + 1);   // past the last one: any bytes, not multiplied
 #pragma unroll
-                for (int t = 0; t < MANY_TILES; t++) {
-                    mma_bf16(sums[t][group], a[t][0], tokens.x, tokens.y);
-                    mma_bf16(sums[t][group], a[t][1], tokens.z, tokens.w);
-                }
+                for (int t = 0; t < MANY_TILES; t++) mma_bf16(sums[t][group], a[t][0], tokens.x, tokens.y);
+#pragma unroll
+                for (int t = 0; t < MANY_TILES; t++) mma_bf16(sums[t][group], a[t][1], tokens.z, tokens.w);
             }
         }
     }
@@ -243,8 +268,17 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
     }
 
     Turn turn, x_turn;
+    int4 upcoming = blockIdx.x < tasks ? entry_of(blockIdx.x) : int4{};
     for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
-        const int4 entry = entry_of(task);
+        const int4 entry = upcoming;
+        if (task + int(gridDim.x) < tasks) upcoming = entry_of(task + gridDim.x);   // a trip to the L2 before it is needed
+        int pair[MANY_PAIRS / 32];
+        float weight[MANY_PAIRS / 32] = {};
+#pragma unroll
+        for (int i = 0; i < MANY_PAIRS / 32; i++) {
+            pair[i] = __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1));
+            if constexpr (O == Output::WEIGHTED) weight[i] = __ldcg(args.weights + pair[i]);
+        }
         const int tile = tile_of(task), tiles = min(tiles_each - tile, MANY_TILES);
         // Through a reduction, so that the compiler knows it to be the same in all lanes.
         const int groups = int(__reduce_max_sync(~0u, unsigned(entry.z + TOKENS - 1) / TOKENS));
@@ -257,7 +291,9 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
             barrier_wait(x_full + x_turn.stage, x_turn.parity);
             if (tiles > 0) {   // of a tile that is not there the ring holds any; its sums are not written
                 barrier_wait(full + turn.stage, turn.parity);
-                multiply_many(ring + turn.stage * STAGE_BYTES, x_stages + size_t(x_turn.stage) * MANY_PAIRS * X_ROW_BYTES, groups, lane, sums);
+                const uint8_t *units_at = ring + turn.stage * STAGE_BYTES, *x_at = x_stages + size_t(x_turn.stage) * MANY_PAIRS * X_ROW_BYTES;
+                if (groups == MANY_GROUPS) multiply_many<true>(units_at, x_at, groups, lane, sums);
+                else multiply_many<false>(units_at, x_at, groups, lane, sums);
             }
             __syncwarp();   // every lane has read both stages before they are given back
             if (lane == 0) {
@@ -270,8 +306,7 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
 #pragma unroll
         for (int group = 0; group < MANY_GROUPS; group++) {
             if (group >= groups) break;
-            const int pair = __ldcg(args.pairs + entry.y + min(group * TOKENS + lane / 4, entry.z - 1));
-            const Columns<O> columns = columns_of<O>(args, pair, group * TOKENS, entry.z, lane);
+            const Columns<O> columns = columns_known<O>(args, pair, weight, group, entry.z, lane);
 #pragma unroll
             for (int t = 0; t < MANY_TILES; t++) {
                 const float (&s)[LANE_SUMS] = sums[t][group];
@@ -290,13 +325,14 @@ cudaError_t launch_many(const GroupedArgs& args, int blocks, bool dependent, voi
 }  // namespace
 }  // namespace engine
 
-// Any number of tokens m, slots - 1 of `experts` <= 256 each. chosen: [ceil(m / 32)][experts + 1], scratch. Two launches, the
-// second dependent on the first. cudaErrorInvalidValue for a shape outside the contract.
+// Any number of tokens m, slots - 1 of `experts` <= 256 each. positions: by pair, its place in `pairs`; ends: [experts + 1], of
+// an expert's pairs there; chosen: [ceil(m / 32)][experts + 1], scratch. Two launches, the second dependent on the first.
+// cudaErrorInvalidValue for a shape outside the contract.
 extern "C" int engine_moe_route_many(const void* logits, void* entries, int* entry_count, int* pairs, float* weights, int* ids,
-                                     void* chosen, int m, int experts, int slots, int dependent, void* stream) {
+                                     int* positions, int* ends, void* chosen, int m, int experts, int slots, int dependent, void* stream) {
     using namespace engine;
     const ManyRoutes args{{static_cast<const bf16*>(logits), static_cast<int4*>(entries), entry_count, pairs, weights, ids, m, experts, slots},
-                          static_cast<unsigned*>(chosen)};
+                          positions, ends, static_cast<unsigned*>(chosen)};
     RouteArgs chunk = args.route;
     chunk.m = m < CHUNK_TOKENS ? m : CHUNK_TOKENS;
     if (!chunk.valid()) return cudaErrorInvalidValue;

@@ -11,6 +11,7 @@ import dataclasses
 import pytest
 import torch
 
+from engine.ops.moe import cuda_prefill
 from tests.engine.cuda.conftest import Sequence, last_logits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -38,6 +39,19 @@ def test_prefill_of_many_runs(moe_runner, moe_reference, longest):
     ]
     segments.sort(key=lambda s: len(s.token_ids) > 1)
     median, gap, _ = errors(moe_runner, moe_reference, segments)
+    assert median < MEDIAN_ERROR
+    assert gap < NEAR_TIE_NATS
+
+
+def test_prefill_multiplied_by_a_library(moe_runner, moe_reference, monkeypatch):
+    """As a step of LIBRARY_TOKENS is."""
+    monkeypatch.setattr(cuda_prefill, "LIBRARY_TOKENS", 600)
+    taken = []
+    feed_forward = cuda_prefill.feed_forward
+    monkeypatch.setattr(cuda_prefill, "feed_forward", lambda *a: taken.append(a[0].shape[0]) or feed_forward(*a))
+    segments = [Sequence(150 + i, 6 * i + 1, i).segment(6 * i + 1) for i in range(16)]
+    median, gap, _ = errors(moe_runner, moe_reference, segments)
+    assert taken == [sum(6 * i + 1 for i in range(16))] * len(moe_runner.model.layers)
     assert median < MEDIAN_ERROR
     assert gap < NEAR_TIE_NATS
 

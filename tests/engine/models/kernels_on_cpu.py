@@ -31,6 +31,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     for name in ("w4a16", "w4a16_argmax", "w4a16_partial", "w4a16_swiglu", "w8a8", "w8a8_partial"):
         patch.setattr(linear_cuda, name, globals()[name])
     patch.setattr(linear_cuda.library, "call", call)
+    patch.setattr(linear_cuda.library, "arch_of", lambda _: "90a")
     patch.setattr(moe_cuda, "machine", lambda _: Machine(multiprocessors=132, max_shared_bytes=227 * 1024))
     patch.setattr(torch, "_scaled_mm", scaled_mm)
     patch.setattr(torch, "mm", mm)
@@ -113,6 +114,10 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         moe_grouped(moe_cuda.MANY_PAIRS, *arguments)
     elif name == "engine_moe_route_many":
         moe_route_many(*arguments)
+    elif name == "engine_moe_spread":
+        moe_spread(*arguments)
+    elif name == "engine_moe_combine":
+        moe_combine(*arguments)
     elif name == "engine_moe_router":
         moe_router(*arguments)
     else:
@@ -148,11 +153,29 @@ def moe_router(x, router, logits, entries, count, pairs, weights, ids, arrived, 
     _leave(routing_by_sort(logits, slots - 1), entries, count, pairs, weights, ids)
 
 
-def moe_route_many(logits, entries, count, pairs, weights, ids, chosen, tokens, experts, slots, dependent):
+def moe_route_many(
+    logits, entries, count, pairs, weights, ids, positions, ends, chosen, tokens, experts, slots, dependent
+):
     assert dependent
     assert logits.shape == (tokens, experts + 1)
     assert chosen.shape == (-(-tokens // 32), experts + 1)
-    _leave(routing_by_sort(logits, slots - 1), entries, count, pairs, weights, ids)
+    made = routing_by_sort(logits, slots - 1)
+    _leave(made, entries, count, pairs, weights, ids)
+    positions.copy_(fused_layers.asked(made.positions))
+    ends.copy_(fused_layers.asked(made.ends))
+
+
+def moe_spread(x, positions, out, tokens, slots, k, dependent):
+    assert dependent
+    assert (tokens, k) == x.shape
+    out.fill_(float("nan"))
+    out[positions.long()] = x.repeat_interleave(slots, 0)
+
+
+def moe_combine(y, positions, weights, out, tokens, slots, n, dependent):
+    assert dependent
+    assert (tokens * slots, n) == y.shape
+    out.copy_((y[positions.long()].float() * weights[:, None]).view(tokens, slots, n).sum(1))
 
 
 def _leave(made: moe_cuda.Routing, entries: Tensor, *others: Tensor) -> None:

@@ -10,10 +10,12 @@ import torch
 
 from engine.census import take_census
 from engine.graphs import DecodeGraphs
+from engine.kernels import library
 from engine.models.fused import FusedForCausalLM, obstacle
 from engine.models.layers import Source
 from engine.models.qwen3_5_moe import Qwen3_5MoeForCausalLM
 from engine.ops.linear import Budget
+from engine.ops.moe import cuda_prefill
 from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
 from engine.weights.types import fuse
@@ -84,6 +86,24 @@ def test_the_router_in_a_launch_of_its_own(pair, monkeypatch):
     assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
     assert error(pair, [(s, 1) for s in sequences]) < pair[2].logit_error
     assert len(routed) >= 2 * len(pair[0].model.layers)
+
+
+@pytest.mark.parametrize("lengths", [(50,), (40, 65), (100, 2, 30)], ids=str)
+def test_prefill_multiplied_by_a_library(pair, lengths, monkeypatch):
+    monkeypatch.setattr(cuda_prefill, "LIBRARY_TOKENS", 50)
+    launched = []
+    call = kernels_on_cpu.call
+    monkeypatch.setattr(library, "call", lambda name, *rest: launched.append(name) or call(name, *rest))
+    sequences = sorted((Sequence(60 + i, n, i) for i, n in enumerate(lengths)), key=lambda s: len(s.ids) > 1)
+    assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
+    assert launched.count("engine_moe_combine") == len(pair[0].model.layers)
+    assert "engine_moe_grouped_many" not in launched
+
+
+def test_a_step_below_is_not(pair, monkeypatch):
+    monkeypatch.setattr(cuda_prefill, "LIBRARY_TOKENS", 50)
+    monkeypatch.setattr(cuda_prefill, "feed_forward", None)
+    assert error(pair, [(Sequence(70, 49, 0), 49)]) < pair[2].logit_error
 
 
 @pytest.mark.parametrize("leaf", ["gate_up_proj", "down_proj"])

@@ -211,6 +211,8 @@ inline unsigned __reduce_min_sync(unsigned, unsigned value) {
 }
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline void __threadfence() {}
 inline int atomicAdd(int* p, int value) { const int old = *p; *p += value; return old; }
 inline unsigned atomicOr(unsigned* p, unsigned bits) { const unsigned old = *p; *p |= bits; return old; }
