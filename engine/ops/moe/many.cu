@@ -164,6 +164,7 @@ __device__ __forceinline__ void multiply_many(const uint8_t* units, const uint8_
                 W4A16::operand(half ? codes[t].z : codes[t].x, low, high, a[t][0]);
                 W4A16::operand(half ? codes[t].w : codes[t].y, low, high, a[t][1]);
             }
+            asm volatile("" ::: "memory");   // no loads of the next half in this one: they would spill
             auto load = [&](int group) { return *reinterpret_cast<const uint4*>(row + group * TOKENS * X_ROW_BYTES + part * 128 + half * 16); };
             uint4 upcoming = load(0);
 #pragma unroll
@@ -292,7 +293,8 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
             if (tiles > 0) {   // of a tile that is not there the ring holds any; its sums are not written
                 barrier_wait(full + turn.stage, turn.parity);
                 const uint8_t *units_at = ring + turn.stage * STAGE_BYTES, *x_at = x_stages + size_t(x_turn.stage) * MANY_PAIRS * X_ROW_BYTES;
-                if (groups == MANY_GROUPS) multiply_many<true>(units_at, x_at, groups, lane, sums);
+                // `down` has no registers for loads that far ahead.
+                if (O == Output::SWIGLU && groups == MANY_GROUPS) multiply_many<true>(units_at, x_at, groups, lane, sums);
                 else multiply_many<false>(units_at, x_at, groups, lane, sums);
             }
             __syncwarp();   // every lane has read both stages before they are given back
