@@ -2,9 +2,9 @@
 
 A scan over the chunks of one prompt is one block per head and half of the value dimensions: 64 blocks in the 35B, 96 in
 the 27B, on 132 multiprocessors that hold several each. One prompt after another, eight prompts of 1,024 tokens took
-eight times as long as one (results/h200/bench/20261130-60614b8-prefill-4-layers.txt). Rejected: one launch over all sequences'
-chunks, which needs every kernel of the chain to look up whose chunk it has; streams give the same overlap, and fill the
-gaps between launches too.
+eight times as long as one (results/h200/bench/20261130-60614b8-prefill-4-layers.txt). Rejected: one launch over the
+chunks of all sequences, which needs every kernel of the chain to look up whose chunk it has; streams give the same
+overlap, and fill the gaps between launches too.
 """
 
 from __future__ import annotations
