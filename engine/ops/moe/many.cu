@@ -269,10 +269,12 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
     }
 
     Turn turn, x_turn;
-    int4 upcoming = blockIdx.x < tasks ? entry_of(blockIdx.x) : int4{};
+    // `down`, whose tasks are short, asks for an entry one task ahead; gate_up has no registers for it.
+    constexpr bool AHEAD = O == Output::WEIGHTED;
+    int4 upcoming = AHEAD && blockIdx.x < tasks ? entry_of(blockIdx.x) : int4{};
     for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
-        const int4 entry = upcoming;
-        if (task + int(gridDim.x) < tasks) upcoming = entry_of(task + gridDim.x);   // a trip to the L2 before it is needed
+        const int4 entry = AHEAD ? upcoming : entry_of(task);
+        if (AHEAD && task + int(gridDim.x) < tasks) upcoming = entry_of(task + gridDim.x);
         int pair[MANY_PAIRS / 32];
         float weight[MANY_PAIRS / 32] = {};
 #pragma unroll
@@ -293,8 +295,8 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
             if (tiles > 0) {   // of a tile that is not there the ring holds any; its sums are not written
                 barrier_wait(full + turn.stage, turn.parity);
                 const uint8_t *units_at = ring + turn.stage * STAGE_BYTES, *x_at = x_stages + size_t(x_turn.stage) * MANY_PAIRS * X_ROW_BYTES;
-                // `down` has no registers for loads that far ahead.
-                if (O == Output::SWIGLU && groups == MANY_GROUPS) multiply_many<true>(units_at, x_at, groups, lane, sums);
+                // `down`, and sm_121, have no registers for loads that far ahead.
+                if (O == Output::SWIGLU && !SCARCE && groups == MANY_GROUPS) multiply_many<true>(units_at, x_at, groups, lane, sums);
                 else multiply_many<false>(units_at, x_at, groups, lane, sums);
             }
             __syncwarp();   // every lane has read both stages before they are given back
