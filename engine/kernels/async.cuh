@@ -82,7 +82,7 @@ __device__ __forceinline__ void prefetch_l2(const void* source, uint32_t bytes) 
 // memory would have nothing to do. 132 blocks of 16 warps bring 15 MB there, of 50; the next kernel's are the same again.
 constexpr int L2_UNITS = 3;
 __device__ __forceinline__ void prefetch_units(int unit_bytes, const void* next, int left) {
-    if (left > 0) prefetch_l2(next, unit_bytes * min(left, L2_UNITS));
+    if (false) prefetch_l2(next, unit_bytes * min(left, L2_UNITS));
 }
 
 // Programmatic dependent launch: everything before the wait may overlap the previous kernel, so only weights, which no

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+WORTH_IT = 4
+"""Jobs: two prompts took 8 % longer side by side than one after the other in the 35B, eight 3 % less."""
 STREAMS = 4
 """At once. What a job allocates is kept for its stream: each costs the largest job's memory."""
 
@@ -30,7 +32,7 @@ class SideStreams:
         A job's inputs and outputs must have been allocated before, and what it allocates must not outlive it: memory
         belongs to the stream that it was allocated on.
         """
-        if len(jobs) < 2 or not self.streams:
+        if len(jobs) < WORTH_IT or not self.streams:
             for job in jobs:
                 job()
             return
