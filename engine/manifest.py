@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from engine.errors import PreconditionError
+
 PACKAGES = ("torch", "safetensors", "tokenizers", "starlette", "uvicorn")
 """Those whose version can change an answer or a time."""
 
@@ -16,8 +18,13 @@ SOURCES = ("*.py", "*.cu", "*.cuh")
 
 
 def version() -> str:
-    """This project's version, as installed."""
-    return importlib.metadata.version("gate-and-engine")
+    """This project's version, as installed. Raises PreconditionError where it is on the path and not installed."""
+    try:
+        return importlib.metadata.version("gate-and-engine")
+    except importlib.metadata.PackageNotFoundError as error:
+        raise PreconditionError(
+            "gate-and-engine is on the path and not installed: pip install --editable . in its folder"
+        ) from error
 
 
 @lru_cache(maxsize=1)

@@ -47,9 +47,9 @@ app.add_typer(oracle_app, name="oracle")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        import importlib.metadata
+        from gate.observe import installed
 
-        typer.echo(importlib.metadata.version("gate-and-engine"))
+        typer.echo(installed.version("gate-and-engine"))
         raise typer.Exit
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from gate.observe import gpu
+from gate.observe import gpu, installed
 from gate.observe.source import source
 from gate.units import gib
 
@@ -49,7 +48,7 @@ def machine() -> dict[str, str]:
         facts[f"gpu{card.index}_uuid"] = card.uuid
     facts |= gpu.limits()
     for library in LIBRARIES:
-        facts[library] = importlib.metadata.version(library)
+        facts[library] = installed.version(library)
     return {key: value for key, value in facts.items() if value}
 
 
