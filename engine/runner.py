@@ -152,6 +152,9 @@ class LoadedRunner(ModelRunner):
                 if fused
                 else build_model(source, self.max_model_len)
             )
+            if fused:
+                # What packing held beside the weights: the allocator would keep it, in pieces that no step asks for.
+                torch.cuda.empty_cache()
             self.num_blocks = _pool_blocks(config, text, self.max_model_len, self.kv_dtype, device)
             caches = Caches(text, self.num_blocks, block_tokens, slots, dtype, self.kv_dtype, device)
         super().__init__(model, caches, text.vocab_size)

@@ -78,13 +78,6 @@ __device__ __forceinline__ void prefetch_l2(const void* source, uint32_t bytes) 
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(source), "r"(bytes) : "memory");
 }
 
-// The units behind a ring that is full, `left` of them at most, as far as the L2: while a kernel waits for the one before it,
-// memory would have nothing to do. 132 blocks of 16 warps bring 15 MB there, of 50; the next kernel's are the same again.
-constexpr int L2_UNITS = 3;
-__device__ __forceinline__ void prefetch_units(int unit_bytes, const void* next, int left) {
-    if (false) prefetch_l2(next, unit_bytes * min(left, L2_UNITS));
-}
-
 // Programmatic dependent launch: everything before the wait may overlap the previous kernel, so only weights, which no
 // kernel writes, may be touched before it. A no-op when the launch carries no such attribute.
 __device__ __forceinline__ void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

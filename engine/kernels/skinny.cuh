@@ -238,7 +238,6 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
         if constexpr (PHASED)
             while (next_unit >= ahead.end && ++next_pass < passes) ahead = pass_of<W, MT>(args, next_pass, warp), open_pass();
         for (int i = 0; i < depth && next_unit < ahead.end; i++) fetch(i);
-        prefetch_units(W::UNIT_BYTES, next, min(ahead.units == units_k ? ahead.end - next_unit : ahead.units - next_column, ahead.end - next_unit));
         if (warp == WARPS<MT> - 1) prefetch_l2(args.row_scale + pass.tile_begin * TILE_ROWS, pass.tiles * TILE_ROWS * sizeof(float));
     }
     __syncthreads();
@@ -361,8 +360,9 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
     if constexpr (E == Epilogue::ARGMAX) choose_ids<MT>(args, largest, ring, size_t(depth) * W::UNIT_BYTES, lane);
 }
 
-// Units in flight per warp, of 16. Measured: 2 and 3 are best; deeper rings delay the tokens behind their own burst. What
-// comes after the ring goes as far as the L2 instead (async.cuh).
+// Units in flight per warp, of 16. Measured: 2 and 3 are best; deeper rings delay the tokens behind their own burst. Rejected:
+// three more units a warp prefetched to the L2 before the wait, where memory has nothing to do: a step of the 35B took 0.4 to
+// 4 % longer, of the 27B as long (results/h200/bench/20261130-67e4b19-l2-and-side-streams.txt).
 constexpr int MAX_DEPTH = 3;
 
 // Launches over `blocks` x slices. cudaErrorInvalidConfiguration when not even one unit per warp fits beside the tokens:

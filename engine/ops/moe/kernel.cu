@@ -114,8 +114,6 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     if (lane == 0 && begin < end) {
         open_entry(ahead.entry < 32 ? first_expert : __ldcg(&args.entries[ahead.entry].x));
         for (int i = 0; i < GROUPED_DEPTH && next_unit < end; i++) fetch(i);
-        // Up to the end of this entry's tiles: beyond it another expert's lie elsewhere.
-        if (next_unit < end) prefetch_units(W4A16::UNIT_BYTES, next, min(end - next_unit, (tiles_each - ahead.tile) * units - next_column));
     }
     if constexpr (O == Output::WEIGHTED) let_next_kernel_start();
 

@@ -41,7 +41,6 @@ inline void async_arrive(uint64_t* barrier) {   // its copies hold the phase ope
     barrier_arrive(barrier);
 }
 inline void prefetch_l2(const void*, uint32_t) {}
-inline void prefetch_units(int, const void*, int) {}
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 
