@@ -18,6 +18,7 @@ import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from engine import bench_experts
 from engine.batch import UNKNOWN, Batch, Segment, Ticket
 from engine.errors import PreconditionError
 from engine.models.fused import FusedForCausalLM
@@ -71,6 +72,8 @@ class Measured:
     wall_us: float
     """Of a step as the engine runs it, its ids on the host: prefill's median; decode's mean, since steps overlap."""
     families: tuple[Family, ...]
+    experts: bench_experts.Distinct | None = None
+    """Of a mixture's decoding step."""
 
     def lines(self) -> Iterator[str]:
         """A table, the slowest family first."""
@@ -84,6 +87,8 @@ class Measured:
                 line += f" {f.nbytes / 1e9:8.3f} {rate / 1e9:7.0f} {rate / ROOF_BYTES_PER_S:8.0%}"
             yield line
         yield f"{'sum':30} {launches:9.1f} {total:9.1f}"
+        if self.experts is not None:
+            yield self.experts.line(next((f.us for f in self.families if f.name == "experts"), None))
 
 
 class StepBench:
@@ -113,9 +118,14 @@ class StepBench:
 
         wall = _mean_us(step, steps, warm=4)
         known = decode_bytes(self.model, self.runner, batch, position)
-        families = [Family(f.name, f.launches, f.us, known.get(f.name)) for f in _profiled(step, 8)]
-        before.finish()  # or the next batch size finds a lane taken
-        return Measured(f"decode, batch {batch}, {context} tokens of context", wall, tuple(families))
+        profiled = _profiled(step, 8)
+        ids = [s.token_id for s in before.finish().sampled]  # finished, or the next batch size finds a lane taken
+        again = [self._segment(slot, (token or 0,), position + 1) for slot, token in enumerate(ids)]
+        experts = bench_experts.distinct(self.runner, again)
+        if experts is not None:
+            known["experts"] = experts.nbytes
+        families = tuple(Family(f.name, f.launches, f.us, known.get(f.name)) for f in profiled)
+        return Measured(f"decode, batch {batch}, {context} tokens of context", wall, families, experts)
 
     def prefill(self, tokens: int, steps: int) -> Measured:
         """One prompt in one step, sampled once."""

@@ -188,7 +188,10 @@ def build(
 bench = typer.Typer(help="Measure this device: launches, µs, GB/s and the share of its roof.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
-Steps = Annotated[int, typer.Option(help="Timed steps; printed are decode's mean, as its steps overlap, and prefill's median.", min=1)]
+Steps = Annotated[
+    int,
+    typer.Option(help="Timed steps; printed are decode's mean, since its steps overlap, and prefill's median.", min=1),
+]
 
 
 @bench.command("op")

@@ -8,6 +8,8 @@ A large prefill step unpacks all experts and multiplies by a library (ops/moe/cu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch.nn import functional as F
 
@@ -16,6 +18,7 @@ from engine.models.layers import Source
 from engine.ops.linear.cuda import Packed
 from engine.ops.moe import cuda as moe_cuda
 from engine.ops.moe import cuda_prefill as moe_prefill
+from engine.ops.moe.cuda import Routing
 from engine.weights.types import DenseWeight, WeightError, fuse
 
 
@@ -37,6 +40,8 @@ class SparseMoeBlock:
         if not isinstance(router, DenseWeight) or router.weight.dtype != torch.bfloat16:
             raise WeightError(f"{name}.gate: found {type(router).__name__}, expected bfloat16")
         self.router = router.weight
+        self.observe: Callable[[Routing], None] | None = None
+        """Told of each step's routing, for benches. Not while a graph is captured: a graph reuses its memory."""
 
     def __call__(self, norm: Norm, stream: Stream, space: Space) -> None:
         """Leaves a plane per expert of a token, or one."""
@@ -51,6 +56,8 @@ class SparseMoeBlock:
                 _, how = moe_cuda.router(x, self.router, self.top_k, space.arrived, dependent=True)
             else:
                 how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True)
+        if self.observe is not None:
+            self.observe(how)
         if moe_prefill.by_library(tokens, x.device):
             stream.parts = moe_prefill.feed_forward(x, self.gate_up_proj, self.down_proj, how)
             return
