@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import takewhile
 
 import torch
@@ -18,8 +19,8 @@ def build_step(batch: Batch, block_tokens: int, device: torch.device, *, for_ker
     Raises ValueError where a segment's blocks do not cover its tokens: it would write into somebody else's block.
     """
     decoding = list(takewhile(lambda s: len(s.token_ids) == 1, batch.segments))
-    token_ids: list[int] = []
-    positions: list[int] = []
+    # Arrays, not lists: torch takes 0.4 µs an element of a list, 6 ms for a step of 16,384 tokens, and of both.
+    token_ids, positions = array("q"), array("q")
     for segment in batch.segments:
         end = segment.position + len(segment.token_ids)
         if len(segment.block_ids) * block_tokens < end:
@@ -27,8 +28,8 @@ def build_step(batch: Batch, block_tokens: int, device: torch.device, *, for_ker
                 f"request {segment.request_id}: {len(segment.block_ids)} KV blocks of {block_tokens} tokens, but its "
                 f"step ends at token {end}; the scheduler must extend the block table first"
             )
-        token_ids += segment.token_ids
-        positions += range(segment.position, end)
+        token_ids.extend(segment.token_ids)
+        positions.extend(range(segment.position, end))
     written = [torch.tensor([_slot(s, block_tokens) for s in decoding], dtype=torch.long, device=device)]
     runs = []
     row = len(decoding)
@@ -47,8 +48,8 @@ def build_step(batch: Batch, block_tokens: int, device: torch.device, *, for_ker
     if runs and not for_kernels:
         chunks = gdn.chunks([r.end - r.start for r in runs], [r.state_slot for r in runs], device)
     return Step(
-        token_ids=torch.tensor(token_ids, device=device),
-        positions=torch.tensor(positions, device=device),
+        token_ids=torch.frombuffer(token_ids, dtype=torch.int64).to(device),
+        positions=torch.frombuffer(positions, dtype=torch.int64).to(device),
         kv_slots=torch.cat(written),
         decodes=len(decoding),
         state_slots=torch.tensor([s.state_slot for s in decoding], dtype=torch.long, device=device),
