@@ -50,8 +50,8 @@ def manifest(arch: str) -> dict[str, object]:
 def call(name: str, device: torch.device, *arguments: Tensor | float | None) -> None:
     """Launch `name` on the current stream. Tensors become pointers, None a null pointer, int and float what they are.
 
-    Raises KernelError with the arguments. Written for speed: a prefill step of the 35B is some five hundred calls, and on a
-    slow host the first token waits for the host (docs/h200.md, run C: 34 to 45 ms of one and the same prompt length).
+    Raises KernelError with the arguments. Written for speed: a prefill step of the 35B is some five hundred calls, and
+    on a slow host the first token waits for it (docs/h200.md, run C: 34 to 45 ms for prompts of one length).
     """
     function = _function(name, arch_of(device))
     if function.argtypes is None:  # told once, so that ctypes converts plain numbers by itself
