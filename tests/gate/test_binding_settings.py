@@ -44,10 +44,23 @@ def test_only_an_engine_has_sources(build: Any) -> None:
     assert told(planned(bare, "candidate", kind="vllm")) == []
 
 
+def test_a_setting_that_may_differ_may_be_left_unsaid(build: Any) -> None:
+    run = build.run(protocol={"may_differ": ("max_num_batched_tokens",)})
+    said = {key: value for key, value in run.identities[1].extra.items() if not key.endswith("batched_tokens")}
+    silent = build.alter_identity(run, "oracle", extra=said)
+    assert told(silent) == []
+
+
 def test_only_the_pinned_vllm_is_looked_at_again(build: Any) -> None:
     run = dataclasses.replace(build.run(), pins=())
     assert told(run) == ["the oracle's packages and checkpoint were not looked at again after the legs"]
     assert told(planned(run, "oracle", kind="command")) == []
+
+
+def test_the_look_before_the_legs_is_not_the_one_after_them(build: Any) -> None:
+    run = build.run()
+    (start, _end) = run.pins
+    assert len(told(dataclasses.replace(run, pins=(start,)))) == 1
 
 
 @pytest.mark.parametrize(

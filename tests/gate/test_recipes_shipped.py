@@ -6,12 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gate.errors import UsageError
-from gate.judge import judge
 from gate.metrics import AXIS_NAMES
 from gate.preflight.digest import digest
 from gate.recipe import ROOT, load, names, parse
@@ -65,28 +63,6 @@ def test_a_synthetic_checkpoint_has_the_pinned_digest_wherever_it_is_made(name: 
     env = os.environ | {"ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, "--seed", "0", str(tmp_path / "made")], env=env, check=True, capture_output=True)
     assert digest(tmp_path / "made", tmp_path / "cache") == load(name).checkpoint.digest
-
-
-@pytest.mark.parametrize(
-    ("table", "key", "value", "named"),
-    [
-        ("protocol", "floor", 0.9, "floor 0.9, below 1"),
-        ("protocol", "max_spread", 1.0, "max_spread 100 %, above 5 %"),
-        ("protocol", "near_tie_nats", 2.0, "near_tie_nats 2, above 0.25"),
-        ("protocol", "primary", ("output_throughput",), "do not decide here: tpot_median_ms, ttft_median_ms"),
-        ("protocol", "repetitions", 1, "1 repetition, fewer than 3"),
-        ("protocol", "band", 0.5, "band 50 %, above 1 %"),
-        ("workload", "warmup_per_stream", 0, "no warm-up"),
-        ("workload", "requests_per_stream", 1, "1 request a stream, fewer than 2"),
-        ("workload", "max_common_prefix", 12, "prompts may share 12 tokens"),
-        ("oracle", "args", ("--block-size", "8"), "settings of the recipe's own: --block-size 8"),
-        ("oracle", "env", {"OMP_NUM_THREADS": "1"}, "settings of the recipe's own: OMP_NUM_THREADS=1"),
-    ],
-)
-def test_a_weakened_protocol_is_named(build: Any, table: str, key: str, value: object, named: str) -> None:
-    report = judge(build.run(**{table: {key: value}}))
-    assert not report.binding
-    assert any(named in reason for reason in report.not_binding_because)
 
 
 def test_a_recipe_in_which_nothing_decides_is_refused() -> None:
