@@ -2,7 +2,9 @@
 
 Times come from CUPTI (torch.profiler), bytes from the weights and caches that a family has to read and write once.
 Under programmatic dependent launch kernels overlap, so a family's time includes its wait for the one before, and the
-families' sum is not the step's time: that is measured on its own, without the profiler.
+families' sum is more than the step's time, which is measured on its own, without the profiler. A kernel's own time is
+what it puts the end off: its end less the latest end of those that began before it. Own times add up to the time with a
+kernel running, so they say where a step goes; GB/s are of the whole duration.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch._C._autograd import DeviceType
@@ -62,6 +64,8 @@ class Family:
     """Per step."""
     us: float
     """Per step, summed over launches."""
+    own_us: float
+    """Of it, what no kernel that began before covers."""
     nbytes: int | None = None
     """Per step; None where they are not counted."""
 
@@ -78,15 +82,16 @@ class Measured:
     def lines(self) -> Iterator[str]:
         """A table, the slowest family first."""
         launches, total = sum(f.launches for f in self.families), sum(f.us for f in self.families)
+        own = sum(f.own_us for f in self.families)
         yield f"{self.title}: {self.wall_us:.0f} µs a step, {launches:.0f} launches"
-        yield f"{'family':30} {'launches':>9} {'µs':>9} {'GB':>8} {'GB/s':>7} {'of roof':>8}"
-        for f in sorted(self.families, key=lambda f: -f.us):
-            line = f"{f.name:30} {f.launches:9.1f} {f.us:9.1f}"
+        yield f"{'family':30} {'launches':>9} {'µs':>9} {'own µs':>9} {'GB':>8} {'GB/s':>7} {'of roof':>8}"
+        for f in sorted(self.families, key=lambda f: -f.own_us):
+            line = f"{f.name:30} {f.launches:9.1f} {f.us:9.1f} {f.own_us:9.1f}"
             if f.nbytes is not None:
                 rate = f.nbytes / f.us * 1e6
                 line += f" {f.nbytes / 1e9:8.3f} {rate / 1e9:7.0f} {rate / ROOF_BYTES_PER_S:8.0%}"
             yield line
-        yield f"{'sum':30} {launches:9.1f} {total:9.1f}"
+        yield f"{'sum':30} {launches:9.1f} {total:9.1f} {own:9.1f}"
         if self.experts is not None:
             yield self.experts.line(next((f.us for f in self.families if f.name == "experts"), None))
 
@@ -124,7 +129,7 @@ class StepBench:
         experts = bench_experts.distinct(self.runner, again)
         if experts is not None:
             known["experts"] = experts.nbytes
-        families = tuple(Family(f.name, f.launches, f.us, known.get(f.name)) for f in profiled)
+        families = tuple(replace(f, nbytes=known.get(f.name)) for f in profiled)
         return Measured(f"decode, batch {batch}, {context} tokens of context", wall, families, experts)
 
     def prefill(self, tokens: int, steps: int) -> Measured:
@@ -200,14 +205,27 @@ def _profiled(step: Callable[[], None], steps: int) -> list[Family]:
         for _ in range(steps):
             step()
         torch.cuda.synchronize()
+    kernels = [
+        (event.time_range.start, event.time_range.end, event.name)
+        for event in traced.events()
+        if event.device_type == DeviceType.CUDA
+    ]
+    return by_family(kernels, steps)
+
+
+def by_family(kernels: Sequence[tuple[float, float, str]], steps: int) -> list[Family]:
+    """kernels: begin, end in µs and name of each that ran in `steps` steps."""
     launches: dict[str, int] = defaultdict(int)
     us: dict[str, float] = defaultdict(float)
-    for event in traced.events():
-        if event.device_type == DeviceType.CUDA:
-            family = family_of(event.name)
-            launches[family] += 1
-            us[family] += event.device_time_total
-    return [Family(name, launches[name] / steps, us[name] / steps) for name in launches]
+    own: dict[str, float] = defaultdict(float)
+    latest = float("-inf")
+    for begin, end, name in sorted(kernels):
+        family = family_of(name)
+        launches[family] += 1
+        us[family] += end - begin
+        own[family] += max(end - max(begin, latest), 0.0)
+        latest = max(latest, end)
+    return [Family(name, launches[name] / steps, us[name] / steps, own[name] / steps) for name in launches]
 
 
 def _mean_us(step: Callable[[], None], steps: int, warm: int) -> float:

@@ -63,7 +63,7 @@ def test_a_dense_model_has_none(monkeypatch):
 
 
 def test_the_table_ends_with_it():
-    families = (Family("experts", 80, 640.0, 1_000_000),)
+    families = (Family("experts", 80, 640.0, 600.0, 1_000_000),)
     lines = list(Measured("decode", 700.0, families, Distinct((9, 11, 10, 10), 257, 1)).lines())
     assert lines[-1] == "experts a layer: 10.0 of 257 distinct (9 to 11), 16.00 µs each, waits included"
     assert Distinct((2,), 3, 1).line(None) == "experts a layer: 2.0 of 3 distinct (2 to 2)"

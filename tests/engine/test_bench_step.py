@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.bench_step import FAMILIES, Family, Measured, family_of
+from engine.bench_step import FAMILIES, Family, Measured, by_family, family_of
 
 
 @pytest.mark.parametrize(
@@ -64,9 +64,21 @@ def test_family_names_are_distinct():
 
 
 def test_table_puts_the_slowest_first_and_leaves_uncounted_bytes_out():
-    families = (Family("argmax", 1, 10.0), Family("W8A8 product", 128, 2000.0, 4_420_000_000))
+    families = (Family("argmax", 1, 10.0, 7.0), Family("W8A8 product", 128, 2000.0, 1900.0, 4_420_000_000))
     lines = list(Measured("decode", 2100.4, families).lines())
     assert lines[0] == "decode: 2100 µs a step, 129 launches"
-    assert lines[2].split() == ["W8A8", "product", "128.0", "2000.0", "4.420", "2210", "50%"]
-    assert lines[3].split() == ["argmax", "1.0", "10.0"]
-    assert lines[4].split() == ["sum", "129.0", "2010.0"]
+    assert lines[2].split() == ["W8A8", "product", "128.0", "2000.0", "1900.0", "4.420", "2210", "50%"]
+    assert lines[3].split() == ["argmax", "1.0", "10.0", "7.0"]
+    assert lines[4].split() == ["sum", "129.0", "2010.0", "1907.0"]
+
+
+def test_own_time_is_what_puts_the_end_off():
+    """Two steps: a norm under way while the product before it drains, a copy inside the norm, then a gap."""
+    product, norm, copy = "skinny_kernel<W8A8>", "add_norm_kernel", "Memcpy HtoD"
+    step = [(0.0, 10.0, product), (6.0, 13.0, norm), (7.0, 9.0, copy)]
+    kernels = [*step, *((begin + 20, end + 20, name) for begin, end, name in step)]
+    found = {f.name: f for f in by_family(kernels[::-1], 2)}
+    assert found["W8A8 product"] == Family("W8A8 product", 1.0, 10.0, 10.0)
+    assert found["add, norm, quantise, b/a"] == Family("add, norm, quantise, b/a", 1.0, 7.0, 3.0)
+    assert found["copies"] == Family("copies", 1.0, 2.0, 0.0)
+    assert sum(f.own_us for f in found.values()) == 13.0
