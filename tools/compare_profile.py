@@ -24,7 +24,7 @@ from gate.errors import GateError, StorageError, UsageError
 from gate.profile import store
 from gate.profile.difference import step_kernels
 from gate.profile.families import TITLES, rule_of
-from gate.profile.summary import short
+from gate.profile.names import shown
 
 Rows = tuple[tuple[float, float, str], ...]
 """(µs a step, launches a step, kernel name)."""
@@ -84,10 +84,11 @@ def _alone(side: str, mine: Rows, others: Rows) -> Iterable[str]:
     """A name that runs in several shapes carries its grid in a profile; the table's never do."""
     names = {_plain(name) for _, _, name in others}
     rows = sorted((row for row in mine if _plain(row[2]) not in names), reverse=True)
+    texts = shown(name for _, _, name in (*mine, *others))
     if rows:
         yield f"only in the {side}: {len(rows)} kernels, {sum(us for us, _, _ in rows):.1f} µs"
     for us, launches, name in rows[:SHOWN]:
-        yield f"  {us:9.1f} µs {launches:6g}  {rule_of(name).family:15} {short(name)}"
+        yield f"  {us:9.1f} µs {launches:6g}  {rule_of(name).family:15} {texts[name]}"
 
 
 def _plain(name: str) -> str:

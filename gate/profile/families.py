@@ -55,7 +55,7 @@ TITLES = {
     "gdn_conv": "GDN convolution",
     "routing": "expert routing",
     "norm_quant_act": "norms, quantisation, activations",
-    "sampler_copies": "sampler, copies, fills",
+    "sampler_copies": "sampler, copies, elementwise",
     OTHER: "names that no rule knows",
 }
 

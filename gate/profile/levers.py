@@ -16,15 +16,21 @@ from gate.profile.families import OTHER, TITLES
 from gate.profile.modules import HOME, STATES
 from gate.profile.rows import Attribution, Lever, Proof, StepKernel, StepTable, total_own_us
 
-FOLDS = {"gdn_conv": "gdn_step", "bf16": "norm_quant_act", "kv_write": "attention", "routing": "moe_w4a16"}
-"""Family -> where its work goes when an arm has no launch of it."""
+FOLDS = {"gdn_conv": "gdn_step", "bf16": "norm_quant_act", "kv_write": "attention", "routing": "norm_quant_act"}
+"""Family -> where its work goes when an arm has no launch of it: routing to the norm whose output the router reads, and
+which adds up what the experts leave."""
+SHARED, ROUTED = ".shared_expert.", "moe_w4a16"
+"""A shared expert without a launch of its own is one more of the routed ones (modules.py)."""
 PLACED = frozenset({family for names in HOME.values() for family in names} | set(STATES.values()) | {"moe_w4a16"})
 """Families whose launch counts name modules; the others are paired by rule alone."""
+NO_CONTROL = "no drift control"
+LEAST_EQUAL = 0.1
+"""Of a step's kernel time, below which equal kernels are no drift control."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far kernels moved that should not have."""
+    """How far kernels moved that should not have; share is None where too few of them are equal."""
 
     share: float | None
     source: str
@@ -59,21 +65,28 @@ def drift_of(one: StepTable, other: StepTable, source: str) -> Drift:
     """Time-weighted median of |t1/t2 - 1| over kernels with equal name and equal launches on both sides.
 
     The median, so that one kernel that really changed is not mistaken for drift; weighted by time, so that a hundred
-    one-microsecond fills do not decide. None where no kernel is equal.
+    one-microsecond fills do not decide. None where they are less than LEAST_EQUAL of either step's kernels: two arms
+    often share a copy of 2 µs and nothing else, which says nothing of the rest.
     """
     mine = {kernel.name: kernel for kernel in one.kernels}
-    moved = sorted(
-        (abs(mine[k.name].us / k.us - 1), k.us)
+    equal = {
+        k.name: k.us
         for k in other.kernels
         if k.us > 0 and k.launches > 0 and k.name in mine and mine[k.name].launches == k.launches
-    )
+    }
+    moved = sorted((abs(mine[name].us / us - 1), us) for name, us in equal.items())
     if not moved:
         return Drift(None, f"{source}: no kernel has equal name and launches on both sides")
-    half, seen = sum(us for _, us in moved) / 2, 0.0
+    total = sum(us for _, us in moved)
+    what = f"{source}: {len(moved)} equal kernel{'s' if len(moved) > 1 else ''}, {total:.0f} µs a step"
+    part = min(total / other.sum_us, sum(mine[name].us for name in equal) / one.sum_us)
+    if part < LEAST_EQUAL:
+        return Drift(None, f"{what}, {100 * part:.2g} % of it; a drift takes {100 * LEAST_EQUAL:.0f} %")
+    half, seen = total / 2, 0.0
     for share, us in moved:
         seen += us
         if seen >= half:
-            return Drift(share, f"{source}: {len(moved)} equal kernels, {sum(us for _, us in moved):.0f} µs a step")
+            return Drift(share, what)
     raise AssertionError("a sum reaches its half")
 
 
@@ -96,6 +109,12 @@ def _key(kernel: StepKernel) -> str:
     return f"module {kernel.modules[0]}" if kernel.modules else f"family {kernel.family}"
 
 
+def _fold(kernel: StepKernel) -> str | None:
+    if kernel.modules and all(SHARED in module for module in kernel.modules):
+        return ROUTED
+    return FOLDS.get(kernel.family)
+
+
 def _groups(candidate: StepTable, oracle: StepTable) -> list[tuple[list[StepKernel], list[StepKernel]]]:
     """(candidate's kernels, oracle's kernels) of each lever; every kernel is in exactly one."""
     union, tables = _Union(), (candidate, oracle)
@@ -112,7 +131,7 @@ def _groups(candidate: StepTable, oracle: StepTable) -> list[tuple[list[StepKern
         families = {k.family for k in other.kernels}
         for kernel in table.kernels:
             alone = not set(kernel.modules) & modules if kernel.modules else kernel.family not in families
-            target = [k for k in (*other.kernels, *table.kernels) if k.family == FOLDS.get(kernel.family)]
+            target = [k for k in (*other.kernels, *table.kernels) if k.family == _fold(kernel)]
             if alone and target and modules:
                 union.join(_key(kernel), _key(target[0]))
     keys = dict.fromkeys(union.find(_key(k)) for table in tables for k in table.kernels)
@@ -160,13 +179,13 @@ def _proof(
     unknown = [k for k in kernels if k.family == OTHER]
     lost = [k for k in kernels if k.family in PLACED and not k.helper and k.launches > 1 and not k.modules]
     if doubtful:
-        return "unproven", doubtful
+        return "unproven", doubtful if drift.share is not None else f"{doubtful}; {NO_CONTROL}"
     if unknown:
         return "unproven", f"{len(unknown)} names that no rule knows, first {unknown[0].name[:60]}"
     if lost:
         return "unproven", f"launches of {lost[0].name[:60]} ({lost[0].launches:g}) match no module"
     if drift.share is None:
-        return "unproven", "no drift control"
+        return "unproven", NO_CONTROL
     if abs(us[0] - us[1]) <= drift.share * max(us):
         return "below drift", f"equal kernels moved by {100 * drift.share:.2f} %"
     if {(k.name, k.launches) for k in ours} == {(k.name, k.launches) for k in theirs}:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from gate.profile import plots, summary
+from gate.profile import names, plots, summary
 from gate.profile.rows import Attribution, ProfileReport, StepTable
+
+BELOW_ZERO = (
+    "Own µs below 0: other kernels cover all of it in a step, and in prefill, which both windows did, not equally much."
+)
 
 
 def render(report: ProfileReport) -> str:
@@ -24,28 +28,26 @@ def render(report: ProfileReport) -> str:
 
 
 def _levers(found: Attribution) -> list[str]:
-    drift = "unknown" if found.drift is None else f"{100 * found.drift:.2f} %"
     lines = [
         "## Levers",
         "",
-        summary.delta_line(found.candidate_us, found.oracle_us, found.measured)
-        + f". Drift {drift}: {found.drift_source}.",
+        f"{summary.delta_line(found)}; {_cell(summary.drift_line(found))}.",
         "",
-        "| lever | candidate µs | oracle µs | delta µs | rests on | note |",
-        "| --- | ---: | ---: | ---: | --- | --- |",
+        "| lever | candidate µs | oracle µs | delta µs | rests on |",
+        "| --- | ---: | ---: | ---: | --- |",
     ]
     lines += [
-        f"| {_cell(v.name)} | {v.candidate_us:.1f} | {v.oracle_us:.1f} | {summary.signed(v.delta_us)} | {v.proof} | "
-        f"{_cell(v.note)} |"
+        f"| {_cell(v.name)} | {v.candidate_us:.1f} | {v.oracle_us:.1f} | {summary.signed(v.delta_us)} | {v.proof} |"
         for v in found.levers
     ]
-    residual = summary.signed(found.residual_us)
-    total = summary.signed(found.delta_us)
+    ours, theirs = summary.residual_sides(found)
+    notes = [f"* {_cell(note)}" for note in summary.notes(found)]
     return [
         *lines,
-        f"| residual (no kernel running, less overlap) | | | {residual} | | |",
-        f"| **sum** | {found.candidate_us:.1f} | {found.oracle_us:.1f} | {total} | | |",
+        f"| {summary.RESIDUAL} | {ours} | {theirs} | {summary.signed(found.residual_us)} | |",
+        f"| **sum** | {found.candidate_us:.1f} | {found.oracle_us:.1f} | {summary.signed(found.delta_us)} | |",
         "",
+        *([*notes, ""] if notes else []),
     ]
 
 
@@ -68,6 +70,7 @@ def _families(table: StepTable) -> list[str]:
 
 
 def _kernels(table: StepTable) -> list[str]:
+    shown = names.shown(kernel.name for kernel in table.kernels)
     lines = [
         f"## {table.arm}: kernels of a step",
         "",
@@ -75,12 +78,13 @@ def _kernels(table: StepTable) -> list[str]:
         "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
     ]
     lines += [
-        f"| {_cell(summary.short(k.name))} | {k.family} | {', '.join(k.modules)} | {k.launches:g} | {k.us:.2f} | "
+        f"| {_cell(shown[k.name])} | {k.family} | {', '.join(k.modules)} | {k.launches:g} | {k.us:.2f} | "
         f"{summary.us_text(k.own_us, 2)} | "
         f"{summary.rate_text(summary.kernel_rate(k))} | {_code(k.rule)} |"
         for k in table.kernels
     ]
-    return [*lines, ""]
+    below = any(k.own_us is not None and round(k.own_us, 2) < 0 for k in table.kernels)
+    return [*lines, "", *([BELOW_ZERO, ""] if below else [])]
 
 
 def _cell(text: str) -> str:

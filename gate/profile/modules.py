@@ -59,7 +59,7 @@ def with_modules(table: StepTable, census: Sequence[Module]) -> StepTable:
     kernels = list(table.kernels)
     for family, choices in sorted(found.items()):
         if family == FUSED:
-            notes += [f"{c.module.name}: no launch of its own, so it runs inside another kernel" for c in choices]
+            notes += [_inside(c.module) for c in choices]
         elif choices:
             notes.append(f"{family}: {launches[family]} launches = " + " + ".join(c.text for c in choices))
             kernels = _label(kernels, family, choices)
@@ -173,7 +173,7 @@ def _state(kernels: list[StepKernel], module: Module) -> tuple[list[StepKernel],
     family = STATES[module.name]
     rows = [k for k in kernels if k.family == family and k.launches > 1]
     if not rows or not module.count:
-        return kernels, f"{module.name}: no launch of its own, so it runs inside another kernel" if module.count else ""
+        return kernels, _inside(module) if module.count else ""
     odd = [k for k in rows if k.launches % module.count]
     if odd:
         return kernels, (
@@ -189,6 +189,13 @@ def _state(kernels: list[StepKernel], module: Module) -> tuple[list[StepKernel],
     ]
     times = " + ".join(f"{k.launches / module.count:g}" for k in rows)
     return placed, f"{family}: {times} launches a layer in {module.count} layers = {module.name}"
+
+
+def _inside(module: Module) -> str:
+    return (
+        f"{module.name}: no launch of its own, so it runs inside another kernel; "
+        f"no row counts its {module.nbytes / 1e6:.3g} MB"
+    )
 
 
 def _whole(value: float) -> int | None:

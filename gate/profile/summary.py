@@ -1,14 +1,12 @@
-"""8 A step table as people read it: families with launches, µs, bytes, GB/s, share of the roof; short kernel names."""
+"""8 A step table as people read it: families with launches, µs, bytes, GB/s, share of roof; lines around a delta."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gate.profile.families import TITLES
-from gate.profile.rows import StepKernel, StepTable, total_own_us
-
-NAME_CHARS = 64
+from gate.profile.rows import Attribution, StepKernel, StepTable, total_own_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +62,6 @@ def kernel_rate(kernel: StepKernel) -> float | None:
     return None if kernel.shared_bytes else rate_of(kernel.nbytes, kernel.us)
 
 
-def short(name: str) -> str:
-    """Without return type, arguments and template arguments: what is left tells kernels apart in a table.
-
-    Names in parquet and attribution.json are whole.
-    """
-    grid = re.search(r" \[grid [^\]]*\]$", name)
-    plain = name[: grid.start()] if grid else name
-    plain = re.sub(r"^void ", "", plain)
-    functor = re.search(r"device_kernel<\s*(.*)", plain)
-    plain = functor.group(1) if functor else plain
-    plain = re.split(r"[<(]", plain, maxsplit=1)[0] or plain
-    text = plain + (grid.group(0) if grid else "")
-    return text if len(text) <= NAME_CHARS else text[: NAME_CHARS - 1] + "…"
-
-
 def mega(value: float | None, digits: int = 3) -> str:
     """Bytes as GB (10^9)."""
     return "–" if value is None else f"{value / 1e9:.{digits}f}"
@@ -97,7 +80,7 @@ def us_text(us: float | None, digits: int = 1) -> str:
 
 
 def signed(us: float) -> str:
-    return f"{us:+.1f}"
+    return f"{round(us, 1) + 0.0:+.1f}"  # no -0.0
 
 
 def headline(table: StepTable) -> str:
@@ -115,6 +98,30 @@ def headline(table: StepTable) -> str:
     )
 
 
-def delta_line(candidate_us: float, oracle_us: float, measured: str) -> str:
-    what = "wall time of a step" if measured == "wall" else "sum of kernels of a step"
-    return f"delta, {what}: {candidate_us:.1f} - {oracle_us:.1f} = {candidate_us - oracle_us:+.1f} µs"
+def delta_line(found: Attribution) -> str:
+    what = "wall time of a step" if found.measured == "wall" else "sum of kernels of a step"
+    return f"delta, {what}: {found.candidate_us:.1f} - {found.oracle_us:.1f} = {signed(found.delta_us)} µs"
+
+
+def drift_line(found: Attribution) -> str:
+    return f"drift {'unknown' if found.drift is None else f'{100 * found.drift:.2f} %'}: {found.drift_source}"
+
+
+RESIDUAL = "residual (no kernel running, less overlap)"
+
+
+def residual_sides(found: Attribution) -> tuple[str, str]:
+    """Each arm's µs that no lever has; their difference is the residual."""
+    ours = found.candidate_us - sum(lever.candidate_us for lever in found.levers)
+    theirs = found.oracle_us - sum(lever.oracle_us for lever in found.levers)
+    return f"{round(ours, 1) + 0.0:.1f}", f"{round(theirs, 1) + 0.0:.1f}"
+
+
+def notes(found: Attribution) -> Iterator[str]:
+    """What levers rest on, each text once, with the levers that it is about."""
+    about: dict[str, list[str]] = {}
+    for lever in found.levers:
+        if lever.note:
+            about.setdefault(lever.note, []).append(lever.name)
+    for note, names in about.items():
+        yield f"{'every lever' if len(names) == len(found.levers) else '; '.join(names)}: {note}"

@@ -39,7 +39,9 @@ def _parts(report: ProfileReport) -> list[RenderableType]:
         if arm is not None:
             parts += [Text(summary.headline(arm)), _families(arm), ""]
     if report.attribution is not None:
-        parts += [_levers(report.attribution), *_closing(report.attribution), ""]
+        delta = report.attribution
+        lines = (summary.delta_line(delta), summary.drift_line(delta), *summary.notes(delta))
+        parts += [_levers(delta), *(Text(line) for line in lines), ""]
     for arm in (report.candidate, report.oracle):
         if arm is not None:
             parts += [Text(f"{arm.arm}: {note}", "dim") for note in arm.notes]
@@ -85,24 +87,5 @@ def _levers(found: Attribution) -> Table:
             summary.signed(lever.delta_us),
             Text(lever.proof, STYLES[lever.proof]),
         )
-    made.add_row("residual (no kernel running, less overlap)", "", "", summary.signed(found.residual_us), "")
+    made.add_row(summary.RESIDUAL, *summary.residual_sides(found), summary.signed(found.residual_us), "")
     return made
-
-
-def _closing(found: Attribution) -> list[RenderableType]:
-    drift = "unknown" if found.drift is None else f"{100 * found.drift:.2f} %"
-    lines = [
-        summary.delta_line(found.candidate_us, found.oracle_us, found.measured),
-        f"drift {drift}: {found.drift_source}",
-    ]
-    return [Text(line) for line in (*lines, *_notes(found))]
-
-
-def _notes(found: Attribution) -> list[str]:
-    """Each note once, with the levers that it is about."""
-    about: dict[str, list[str]] = {}
-    for lever in found.levers:
-        if lever.note:
-            about.setdefault(lever.note, []).append(lever.name)
-    every = len(found.levers)
-    return [f"{'every lever' if len(names) == every else '; '.join(names)}: {note}" for note, names in about.items()]

@@ -17,6 +17,10 @@ from gate.profile.difference import step_table
 from gate.profile.rows import StepTable, TracedKernel, Wall, Window
 
 FIXTURES = Path(__file__).parent / "fixtures"
+RUN = Path(__file__).parents[3] / "results/h200/20261130T063951Z-qwen3.6-35b-a3b-nvfp4-synthetic-profile-4e8402b5"
+"""The first profile of a CUDA host: the 35B at batch 1, both arms."""
+RUN_TABLES: dict[Arm, str] = {"candidate": "engine-6a7f22a-h200-35b-b1", "oracle": "vllm-0.25.0-h200-35b-b1-20261130"}
+"""Its two steps as fixtures."""
 SHORT, LONG = 8, 136
 CONTEXT = 1024 + (SHORT + LONG) // 2
 
@@ -79,10 +83,19 @@ def trace_of(kernels: tuple[TracedKernel, ...]) -> Trace:
 
 
 def recorded(name: str, **changes: Any) -> StepTable:
-    """The step of a recorded table, made through the two-length difference."""
+    """The step of a recorded table, made through the two-length difference; with wall and own times if it has any."""
     data = fixture(name)
-    short, long = windows(data["rows"], batch=data["batch"], **changes)
-    return step_table("vllm", short, long, None, None)
+    made = windows(data["rows"], batch=data["batch"], **changes)
+    if own_us := data.get("own_us"):
+        made = tuple(_with_own(one, own_us) for one in made)  # type: ignore[assignment]
+    return step_table("vllm", *made, wall(data["wall_us"]) if "wall_us" in data else None, None)
+
+
+def _with_own(one: Window, own_us: list[float]) -> Window:
+    kernels = tuple(
+        k.model_copy(update={"own_us": own * one.output_tokens}) for k, own in zip(one.kernels, own_us, strict=True)
+    )
+    return one.model_copy(update={"kernels": kernels, "busy_us": sum(own_us) * one.output_tokens})
 
 
 def wall(step_us: float, fixed_us: float = 100_000.0) -> Wall:

@@ -145,6 +145,39 @@ def test_one_kernel_that_changed_is_not_taken_for_drift() -> None:
     assert drift_of(ours, theirs, "x").share == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize(("equal_us", "is_control"), [(99.0, False), (100.0, True)])
+def test_few_equal_kernels_are_no_control(equal_us: float, is_control: bool) -> None:
+    """A copy that both arms do, beside kernels of their own; a tenth of the longer step is the boundary."""
+    ours = table("candidate", [("copy", "sampler_copies", 1, equal_us, ()), ("a", "attention", 16, 300.0, ())])
+    theirs = table(
+        "oracle", [("copy", "sampler_copies", 1, equal_us, ()), ("b", "attention", 16, 1000.0 - equal_us, ())]
+    )
+    for one, other in ((ours, theirs), (theirs, ours)):
+        found = drift_of(one, other, "both arms")
+        assert found.share == (0.0 if is_control else None)
+        assert found.source.startswith(f"both arms: 1 equal kernel, {equal_us:.0f} µs a step")
+        assert is_control or found.source.endswith(", 9.9 % of it; a drift takes 10 %")
+
+
+def test_a_folded_shared_expert_goes_where_the_routed_ones_are() -> None:
+    """One arm has two launches of shared experts among its W4A16 products, and an lm_head, which stays alone."""
+    routed, head = ("mlp.experts.down_proj",), ("lm_head",)
+    shared = ("mlp.shared_expert.down_proj",)
+    ours = table("candidate", [("g", "moe_w4a16", 40, 50.0, routed), ("h", "w4a16", 1, 8.0, head)])
+    theirs = table(
+        "oracle",
+        [("m", "moe_w4a16", 40, 70.0, routed), ("s", "w4a16", 40, 60.0, shared), ("l", "w4a16", 1, 9.0, head)],
+    )
+    for one, other, sign in ((ours, theirs, 1), (theirs, ours, -1)):
+        found = attribute(one, other, STILL)
+        assert {lever.modules: sign * lever.delta_us for lever in found.levers} == {
+            (*routed, *shared): -80.0,
+            head: -1.0,
+        }
+    kept = attribute(theirs, theirs, STILL)
+    assert (shared in {lever.modules for lever in kept.levers}) is True  # both launch it: a lever of its own
+
+
 def test_kernels_with_other_launch_counts_are_no_control() -> None:
     ours = table("candidate", [("a", "attention", 16, 100.0, ())])
     theirs = table("oracle", [("a", "attention", 32, 100.0, ())])

@@ -68,8 +68,9 @@ def test_two_kernels_that_could_be_either_share_their_bytes() -> None:
 
 def test_our_engine_folds_in_proj_ba_into_its_norm() -> None:
     found = with_modules(recorded("engine-h200-27b-b1-composed"), census("27b", 1))
-    assert "linear_attn.in_proj_ba: no launch of its own, so it runs inside another kernel" in found.notes
-    assert "gdn.conv_state: no launch of its own, so it runs inside another kernel" in found.notes
+    inside = "no launch of its own, so it runs inside another kernel"
+    assert f"linear_attn.in_proj_ba: {inside}; no row counts its 47.2 MB" in found.notes
+    assert f"gdn.conv_state: {inside}; no row counts its 5.9 MB" in found.notes
 
 
 def test_launches_that_match_no_module_are_said_and_nothing_is_placed() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
 
 from gate.observe.rows import Finding
-from gate.profile import markdown, plots, summary, table
+from gate.profile import markdown, names, plots, summary, table
 from gate.profile.levers import Drift, attribute
 from gate.profile.modules import with_modules
 from gate.profile.roofs import roof
@@ -49,12 +50,51 @@ def test_every_lever_and_the_residual_are_shown(report: ProfileReport) -> None:
     assert summary.signed(report.attribution.residual_us) == "+121.4"
 
 
+def test_the_residual_has_both_arms_sides_so_that_columns_add_up(report: ProfileReport) -> None:
+    """6000 µs of wall less 5825 of kernels, and 9050 less 8996.4."""
+    assert report.attribution is not None
+    assert summary.residual_sides(report.attribution) == ("175.0", "53.6")
+    assert "| residual (no kernel running, less overlap) | 175.0 | 53.6 | +121.4 | |" in markdown.render(report)
+    assert re.search(r"residual \(no kernel .*\) +175.0 +53.6 +\+121.4\n", table.render(report))
+
+
+def test_what_every_lever_rests_on_is_said_once(report: ProfileReport) -> None:
+    assert report.candidate is not None
+    assert report.oracle is not None
+    doubtful = attribute(report.candidate, report.oracle, Drift(None, "x"), doubtful="the host was busy")
+    for text in (
+        render(report.model_copy(update={"attribution": doubtful})) for render in (table.render, markdown.render)
+    ):
+        assert text.count("the host was busy") == 1
+        assert "every lever: the host was busy; no drift control" in text
+
+
+def test_a_note_of_one_lever_names_it(report: ProfileReport) -> None:
+    assert report.attribution is not None
+    (noted,) = [lever for lever in report.attribution.levers if lever.families == ("sampler_copies",)]
+    assert f"* {noted.name}: {noted.note}" in markdown.render(report).replace("\\|", "|")
+
+
+@pytest.mark.parametrize(("own_us", "explained"), [(-0.05, True), (-0.004, False), (0.0, False), (None, False)])
+def test_an_own_time_below_zero_is_explained(report: ProfileReport, own_us: float | None, explained: bool) -> None:
+    assert report.candidate is not None
+    first, *rest = report.candidate.kernels
+    kernels = (first.model_copy(update={"own_us": own_us}), *rest)
+    changed = report.model_copy(update={"candidate": report.candidate.model_copy(update={"kernels": kernels})})
+    assert (markdown.BELOW_ZERO in markdown.render(changed)) is explained
+
+
+def test_nothing_is_minus_zero() -> None:
+    assert summary.signed(-0.04) == "+0.0"
+    assert summary.signed(-0.06) == "-0.1"
+
+
 def test_markdown_lists_every_kernel_with_its_rule(report: ProfileReport) -> None:
     text = markdown.render(report)
     assert report.oracle is not None
     rows = [line for line in text.splitlines() if line.startswith("| ") and line.endswith(" |")]
-    for kernel in report.oracle.kernels:
-        assert any(summary.short(kernel.name).replace("<", "&lt;") in row for row in rows)
+    for text_of in names.shown(kernel.name for kernel in report.oracle.kernels).values():
+        assert any(row.startswith(f"| {text_of.replace('<', '&lt;')} |") for row in rows)
     assert "`marlin::Marlin<\\|skinny_kernel<.*W4A16\\|\\bgptq_marlin\\b`" in text
     assert "found \\| &lt;b>" in text
 
@@ -85,21 +125,6 @@ def test_plots_are_svg_with_each_family_and_arm(report: ProfileReport) -> None:
     assert "FP8 W8A8 products" in drawn["roofline.svg"]
     assert "roof 4420 GB/s" in drawn["roofline.svg"]
     assert plots.render(report) == drawn
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("void marlin::Marlin<1125899906909960l, 256>(int4 const*)", "marlin::Marlin"),
-        ("triton_poi_fused_0", "triton_poi_fused_0"),
-        ("void cutlass::device_kernel<vllm::cutlass_3x_gemm_sm90_fp8<float> >(P)", "vllm::cutlass_3x_gemm_sm90_fp8"),
-        ("void skinny_kernel<W4A16>(SkinnyArgs) [grid 132x1x1]", "skinny_kernel [grid 132x1x1]"),
-        ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD "),
-        ("x" * 100, "x" * 63 + "…"),
-    ],
-)
-def test_short_names(name: str, expected: str) -> None:
-    assert summary.short(name) == expected
 
 
 def test_rates_are_dashes_where_bytes_are_not_known() -> None:

@@ -23,6 +23,14 @@ def test_the_message_has_both_times(good: Evidence) -> None:
     assert "not-closed" not in checks.REFUSING
 
 
+@pytest.mark.parametrize(
+    ("factor", "hint"), [(1.05, "the device waits for the host"), (0.95, "tracing slowed the kernels")]
+)
+def test_the_hint_is_of_the_side_it_is_off_to(good: Evidence, factor: float, hint: str) -> None:
+    found = checks.findings(with_tables(good, lambda _: {"wall_us": STEP_US * factor}))
+    assert all(f.hint.startswith(hint) for f in found)
+
+
 def test_overlapping_kernels_close_by_their_union(good: Evidence) -> None:
     """Dependent launches: the sum is 30 % above the wall time, the union is not."""
     slower = with_tables(good, lambda t: {"kernels": tuple(k.model_copy(update={"us": k.us * 1.3}) for k in t.kernels)})
