@@ -79,8 +79,8 @@ def run_leg(
         identity_before=before.digest if before else ask.UNREACHABLE,
         identity_after=after.digest if after else ask.UNREACHABLE,
         lock_held=held and lock_held(),
-        client_cpu_s=recording.cpu_s if warmup_error is None else None,
-        client_events=recording.events if warmup_error is None else None,
+        client_cpu_s=recording.cpu_s,
+        client_events=None if recording.cpu_s is None else recording.events,
         client_loop_lag_p99_ms=recording.loop_lag_p99_ms,
         host_load_foreign_cpu_s=foreign,
         server_peak_rss_bytes=sampler.peak_rss_bytes,
@@ -151,7 +151,7 @@ def _nothing_sent(spec: drive.LoadSpec, warmup_error: str) -> drive.LegRecording
     now = time.perf_counter_ns()
     error = f"not sent, no warm-up request was answered: {warmup_error}"
     responses = tuple(drive.RawResponse(prompt.index, None, now, None, (), None, error) for prompt in spec.prompts)
-    return drive.LegRecording(now, now, responses, 0.0, None, 0)
+    return drive.LegRecording(now, now, responses, None, None, 0)
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

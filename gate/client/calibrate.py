@@ -74,6 +74,7 @@ def cost(recording: LegRecording, streams: int, events: int) -> ClientCost:
                 hint="run `gate calibrate-client` again",
             )
         skews_ns += got
+    assert recording.cpu_s is not None  # all were sent
     return ClientCost(
         cpu_us_per_event=recording.cpu_s * 1e6 / len(skews_ns),
         skew_p50_ms=quantile(skews_ns, 0.5) / 1e6,

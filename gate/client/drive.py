@@ -71,8 +71,9 @@ class LegRecording:
     """Last stream end."""
     responses: tuple[RawResponse, ...]
     """Of the timed requests, in prompt order."""
-    cpu_s: float
-    """CPU time of the client's thread from before the first timed send to after the last stream end."""
+    cpu_s: float | None
+    """CPU time of the client's thread from before the first timed send to after the last stream end. None: no timed
+    request was sent, since none of the lead-in was answered."""
     loop_lag_p99_ms: float | None
     """None when the leg was shorter than one sampling period."""
     events: int
@@ -85,8 +86,8 @@ class _Loaded:
 
     responses: list[RawResponse]
     lead_in: list[RawResponse]
-    cpu_ns: int
-    """CPU clock of the client's thread at the first timed send."""
+    cpu_ns: int | None
+    """CPU clock of the client's thread at the first timed send; None before it."""
 
 
 def run_leg(spec: LoadSpec) -> LegRecording:
@@ -120,7 +121,7 @@ async def _leg(spec: LoadSpec, requests: list[bytes]) -> LegRecording:
         lag.start()
         load = _closed_loop if spec.arrival == "closed" else _open_loop
         loaded = await load(spec, requests, pool)
-        cpu_ns = time.thread_time_ns() - loaded.cpu_ns
+        end_cpu_ns = time.thread_time_ns()
     finally:
         lag.stop()
         pool.close()
@@ -129,7 +130,7 @@ async def _leg(spec: LoadSpec, requests: list[bytes]) -> LegRecording:
         start_ns=start_ns,
         end_ns=max(r.end_ns or r.sent_ns for r in loaded.responses),
         responses=tuple(loaded.responses),
-        cpu_s=cpu_ns / 1e9,
+        cpu_s=None if loaded.cpu_ns is None else (end_cpu_ns - loaded.cpu_ns) / 1e9,
         loop_lag_p99_ms=lag.p99_ms(),
         events=sum(now >= start_ns for r in (*loaded.lead_in, *loaded.responses) for now, _ in r.chunks),
     )
@@ -138,7 +139,7 @@ async def _leg(spec: LoadSpec, requests: list[bytes]) -> LegRecording:
 async def _closed_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> _Loaded:
     ahead = len(spec.lead_in)
     waiting = iter(range(len(requests)))
-    loaded = _Loaded([], [], time.thread_time_ns())
+    loaded = _Loaded([], [], None if ahead else time.thread_time_ns())
     settled = asyncio.Event()  # a request of the lead-in was answered, or none was
 
     async def worker() -> None:
@@ -153,7 +154,7 @@ async def _closed_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> _Lo
             if ahead and not any(map(_answered, loaded.lead_in)):
                 loaded.responses.append(_not_sent(place - ahead, loaded.lead_in[0]))
                 continue
-            if place == ahead:
+            if loaded.cpu_ns is None:
                 loaded.cpu_ns = time.thread_time_ns()
             loaded.responses.append(await _send(spec, pool, place - ahead, requests[place], None))
 

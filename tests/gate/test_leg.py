@@ -153,20 +153,21 @@ def test_a_leg_sends_at_least_its_minimum_after_the_same_warm_up(measure: Measur
 
 
 def test_a_staggered_start_warms_up_in_the_same_load(measure: Measure) -> None:
-    """Two streams warm up with 6 × 3 / 4 = 4 and 6 × 5 / 4 = 7 tokens; records hold the timed requests alone."""
-    row, data, fake = measure(preset("instant"), start="staggered")
+    """Two streams warm up with 8 × 3 / 4 = 6 and 8 × 5 / 4 = 10 tokens; records hold the timed requests alone."""
+    row, data, fake = measure(preset("instant"), start="staggered", output_tokens=8)
     leg = data.plan.legs[0]
     asked = {tuple(body["prompt"]): body["max_tokens"] for body in fake.requests}
     warm, timed = ([p.token_ids for p in leg_prompts(data.plan, leg, phase)] for phase in ("warmup", "timed"))
-    assert asked == dict(zip((*warm, *timed), (4, 7, 6, 6, 6, 6), strict=True))
+    assert asked == dict(zip((*warm, *timed), (6, 10, 8, 8, 8, 8), strict=True))
     assert (row.requests, row.failed, len(fake.requests)) == (4, 0, 2 + 4)
-    assert [(request.index, request.expected_output_tokens) for request in data.requests] == [(k, 6) for k in range(4)]
+    assert [(request.index, request.expected_output_tokens) for request in data.requests] == [(k, 8) for k in range(4)]
     assert row.start_ns == min(request.sent_ns for request in data.requests)
 
 
 def test_a_staggered_start_sends_a_silent_server_no_more_than_the_warm_up(measure: Measure) -> None:
-    row, data, fake = measure(preset("no-answer"), start="staggered")
+    row, data, fake = measure(preset("no-answer"), start="staggered", output_tokens=8)
     assert (row.failed, len(fake.requests)) == (4, 2)
+    assert (row.client_cpu_s, row.client_events) == (None, None)  # of microseconds: no share of a core
     assert {request.error for request in data.requests} == {
         "not sent, no warm-up request was answered: no complete response within 1 s"
     }
