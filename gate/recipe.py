@@ -22,6 +22,10 @@ NAME_OF_VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 MOST_TOKENS = 2**20
 """Upper limits exist so that a slip of the finger is one line and not a plan that fills the memory."""
 
+STEPS_PER_TURN = 4
+"""Decoding steps from one stream's prompt to the next one's in a staggered start, at least. In the simulated leg
+(tests/gate/client/simulate_start.py) with fewer than 3 to 3.5 a request's median gap is now decoding's and now a
+prefill's, and sound legs are VOID as cold or drifting."""
 
 Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 """What a command line or an environment can hold."""
@@ -76,7 +80,7 @@ class Workload(Table):
     start: Literal["together", "staggered"] = "together"
     """Closed loop. together: all streams send their first timed request at once, after the warm-up. staggered: each
     when its own warm-up ends, whose last requests differ in length so that the streams' turns are evenly spaced. Both
-    arms alike; see metrics.md, "How a leg starts"."""
+    arms alike; needs two requests a stream and output_tokens of 4 × C. See metrics.md, "How a leg starts"."""
     arrival: Literal["closed", "poisson", "constant"] = "closed"
     """closed: C workers, each sends its next request when the last one ended; the others keep a schedule."""
     rate_per_stream: float | None = Field(None, gt=0)
@@ -101,7 +105,8 @@ class Workload(Table):
     def warmup_output_tokens(self, concurrency: int) -> tuple[int, ...]:
         """Tokens of each warm-up request of a leg, in sending order: output_tokens, but for the last of each stream in
         a staggered start. Those are spread evenly from half to one and a half of it: as much work, and a turn for each
-        stream. Even the longest ends before a stream that began timed requests is through with its first."""
+        stream. Where no prompt waits for another, even the longest ends before a stream that began timed requests is
+        through with its first."""
         count, tokens = concurrency * self.warmup_per_stream, self.output_tokens
         if self.start == "together":
             return (tokens,) * count
@@ -206,16 +211,33 @@ class Recipe(Table):
         if need > self.max_model_len:
             raise ValueError(f"prompt_tokens + output_tokens is {need}, max_model_len only {self.max_model_len}")
         if self.workload.start == "staggered":
-            longest = max(self.workload.warmup_output_tokens(c)[-1] for c in self.protocol.concurrency)
-            if self.workload.prompt_tokens + longest > self.max_model_len:
-                raise ValueError(
-                    f"a staggered start has warm-up requests of {self.workload.prompt_tokens} + {longest} tokens, "
-                    f"max_model_len is only {self.max_model_len}"
-                )
+            self._fits_staggered()
         if max(self.protocol.concurrency) > self.max_num_seqs:
             top = max(self.protocol.concurrency)
             raise ValueError(f"concurrency {top} is above max_num_seqs {self.max_num_seqs}; requests would queue")
         return self
+
+    def _fits_staggered(self) -> None:
+        levels, load = self.protocol.concurrency, self.workload
+        longest = max(load.warmup_output_tokens(c)[-1] for c in levels)
+        if load.prompt_tokens + longest > self.max_model_len:
+            raise ValueError(
+                f"a staggered start has warm-up requests of {load.prompt_tokens} + {longest} tokens, "
+                f"max_model_len is only {self.max_model_len}"
+            )
+        # Where prompts queue, the first stream's only request is over before the last stream's begins.
+        single = [c for c in levels if c > 1 and load.requests(c) < 2 * c]
+        if single:
+            raise ValueError(
+                f"a staggered start with one request a stream at concurrency {single[0]}: not all streams would be "
+                f"under way at once; requests_per_stream must be 2 or more"
+            )
+        least = STEPS_PER_TURN * max(levels)
+        if load.output_tokens < least:
+            raise ValueError(
+                f"a staggered start at concurrency {max(levels)} with output_tokens {load.output_tokens}, expected "
+                f"{least} or more: so many of a request's gaps would hold another's prefill that its median may too"
+            )
 
 
 def names(folder: Path = RECIPES) -> tuple[str, ...]:

@@ -195,3 +195,24 @@ def test_a_staggered_start_must_fit_its_longest_warm_up() -> None:
     tight["workload"] |= {"start": "staggered"}
     with pytest.raises(UsageError, match=r"warm-up requests of 16 \+ 10 tokens, max_model_len is only 25"):
         recipes.parse(tight, "t")
+
+
+def staggered(concurrency: list[int], output_tokens: int, **workload: int) -> recipes.Recipe:
+    data = with_key("", "max_num_seqs", 64)
+    data["workload"] |= {"start": "staggered", "output_tokens": output_tokens} | workload
+    data["protocol"] = {"concurrency": concurrency}
+    return recipes.parse(data, "t")
+
+
+def test_a_staggered_start_needs_a_second_request_of_every_stream() -> None:
+    """With one, the first stream may be through before the last begins: never all at once, and each such leg VOID."""
+    with pytest.raises(UsageError, match="with one request a stream at concurrency 8: not all streams"):
+        staggered([1, 2, 8], 128, requests_per_stream=1, min_requests_per_leg=8)
+    staggered([1, 2, 8], 128, requests_per_stream=1, min_requests_per_leg=16)
+    staggered([1], 128, requests_per_stream=1)
+
+
+def test_a_staggered_start_leaves_steps_of_decoding_between_two_prompts() -> None:
+    with pytest.raises(UsageError, match="at concurrency 32 with output_tokens 127, expected 128 or more"):
+        staggered([1, 32], 127)
+    staggered([1, 32], 128)

@@ -163,8 +163,8 @@ def test_streams_that_end_one_by_one_are_no_drift_after_a_staggered_start(
     build: Any, start: str, slower: float, void: bool
 ) -> None:
     """Sixteen requests sent 25 ms apart: gaps of 10 ms, and of 2 once there is nothing left to send."""
-    run = build.run(protocol={"concurrency": (1, 8)}, workload={"requests_per_stream": 2, "start": start})
-    leg = build.leg_id(run, "oracle", 8, 1)
+    run = build.run(protocol={"concurrency": (1, 2)}, workload={"requests_per_stream": 8, "start": start})
+    leg = build.leg_id(run, "oracle", 2, 1)
     began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
 
     def paced(row: Any) -> Any:

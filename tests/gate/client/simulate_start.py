@@ -144,9 +144,9 @@ def lengths(costs: Costs, streams: int, count: int, rng: np.random.Generator) ->
     return leg(costs, streams, asked, rng, ahead=streams)
 
 
-def staggered(costs: Costs, streams: int, count: int, rng: np.random.Generator) -> list[Answer]:
-    warm = Workload(output_tokens=OUTPUT, start="staggered").warmup_output_tokens(streams)
-    return leg(costs, streams, [*warm, *[OUTPUT] * count], rng, ahead=streams)
+def staggered(costs: Costs, streams: int, count: int, rng: np.random.Generator, output: int = OUTPUT) -> list[Answer]:
+    warm = Workload(output_tokens=output, start="staggered").warmup_output_tokens(streams)
+    return leg(costs, streams, [*warm, *[output] * count], rng, ahead=streams)
 
 
 Start = Callable[[Costs, int, int, np.random.Generator], list[Answer]]

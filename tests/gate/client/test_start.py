@@ -10,9 +10,11 @@ import pytest
 
 from gate.checks import cold_first_requests, delivered_concurrency, warmup_unsettled
 from gate.checks.evidence import Evidence
+from gate.recipe import STEPS_PER_TURN
 from tests.gate.client.simulate_start import (
     CANDIDATE,
     ORACLE,
+    OUTPUT,
     Costs,
     figures,
     in_flight,
@@ -47,14 +49,13 @@ def test_legs_that_began_together_fall_in_modes(streams: int) -> None:
     assert rate < 0.02
 
 
-@BOTH
-@pytest.mark.parametrize("streams", [2, 4, 8, 16, 32])
-def test_the_checks_find_nothing_in_a_staggered_leg(build: Any, costs: Costs, streams: int) -> None:
-    workload = {"requests_per_stream": 2, "start": "staggered"}
-    run = build.run(protocol={"concurrency": (1, streams)}, workload=workload)
+def found(build: Any, costs: Costs, streams: int, output: int) -> list[str]:
+    """Codes of the findings in a staggered leg with two requests a stream."""
+    workload = {"requests_per_stream": 2, "start": "staggered", "output_tokens": STEPS_PER_TURN * streams}
+    run = build.run(protocol={"concurrency": (1, streams)}, workload=workload, max_model_len=1024)
     leg = build.leg_id(run, "oracle", streams, 1)
     began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
-    answers = staggered(costs, streams, 2 * streams, np.random.default_rng(0))
+    answers = staggered(costs, streams, 2 * streams, np.random.default_rng(0), output)
     assert in_flight(answers) == streams
 
     def simulated(row: Any) -> Any:
@@ -66,5 +67,27 @@ def test_the_checks_find_nothing_in_a_staggered_leg(build: Any, costs: Costs, st
 
     requests = tuple(simulated(row) if row.leg_id == leg else row for row in run.requests)
     evidence = Evidence.of(dataclasses.replace(run, requests=requests))
-    for check in (delivered_concurrency, cold_first_requests, warmup_unsettled):
-        assert [finding for finding in check.check(evidence) if finding.leg_id == leg] == []
+    checks = (delivered_concurrency, cold_first_requests, warmup_unsettled)
+    return [finding.code for check in checks for finding in check.check(evidence) if finding.leg_id == leg]
+
+
+@BOTH
+@pytest.mark.parametrize("streams", [2, 4, 8, 16, 32])
+def test_the_checks_find_nothing_in_a_staggered_leg(build: Any, costs: Costs, streams: int) -> None:
+    assert found(build, costs, streams, OUTPUT) == []
+
+
+@BOTH
+@pytest.mark.parametrize("streams", [4, 8, 16, 32])
+def test_nor_at_the_shortest_answers_that_a_recipe_may_ask_for(build: Any, costs: Costs, streams: int) -> None:
+    """With half of that a request's median gap is now decoding's and now a prefill's: a sound leg looks unsettled."""
+    assert found(build, costs, streams, STEPS_PER_TURN * streams) == []
+    if streams == 16:
+        assert found(build, costs, streams, STEPS_PER_TURN * streams // 2) == ["warmup-unsettled"]
+
+
+@pytest.mark.parametrize("output", [16, 32])
+def test_with_one_request_a_stream_not_all_are_ever_under_way(output: int) -> None:
+    """Which is why a recipe may not ask for it."""
+    assert in_flight(staggered(ORACLE, 32, 32, np.random.default_rng(0), output)) < 32
+    assert in_flight(staggered(ORACLE, 32, 64, np.random.default_rng(0), output)) == 32
