@@ -32,7 +32,8 @@ class SideStreams:
         """Jobs that neither read nor write what another one writes; in order of what is queued before and behind them.
 
         A job's inputs and outputs must have been allocated before, and what it allocates must not outlive it: memory
-        belongs to the stream that it was allocated on.
+        belongs to the stream that it was allocated on. A job that raises keeps later ones from being queued, and what
+        is queued still comes before what follows: the caller's tensors may be let go.
         """
         if len(jobs) < WORTH_IT or not self.streams:
             for job in jobs:
@@ -42,8 +43,10 @@ class SideStreams:
         used = self.streams[: len(jobs)]
         for stream in used:
             stream.wait_stream(main)
-        for i, job in enumerate(jobs):
-            with torch.cuda.stream(used[i % len(used)]):
-                job()
-        for stream in used:
-            main.wait_stream(stream)
+        try:
+            for i, job in enumerate(jobs):
+                with torch.cuda.stream(used[i % len(used)]):
+                    job()
+        finally:
+            for stream in used:
+                main.wait_stream(stream)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -15,8 +17,37 @@ def test_each_job_runs_once(count):
     assert done == list(range(count))
 
 
+class Stream:
+    """What a stream is told, for a machine without one."""
+
+    def __init__(self, name):
+        self.name, self.waited = name, []
+
+    def wait_stream(self, other):
+        self.waited.append(other.name)
+
+
+def test_after_a_job_that_raises_the_streams_are_waited_for(monkeypatch):
+    """Else the memory that the jobs before it still write would be given to somebody else."""
+    main, side = Stream("main"), SideStreams(torch.device("cpu"))
+    side.streams = [Stream("a"), Stream("b")]
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    done: list[int] = []
+
+    def fail():
+        raise torch.OutOfMemoryError("no room")
+
+    jobs = [lambda: done.append(0), lambda: done.append(1), fail, lambda: done.append(3)]
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        side.run(jobs)
+    assert done == [0, 1]
+    assert [stream.waited for stream in side.streams] == [["main"], ["main"]]
+    assert main.waited == ["a", "b"]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("count", [2, 3, 9])
+@pytest.mark.parametrize("count", [3, 4, 9])
 def test_jobs_lie_between_what_is_before_and_behind(count):
     """A long product before, whose result each job reads; behind, their sum. Without the waits one would be stale."""
     side = SideStreams(torch.device("cuda"))
