@@ -36,7 +36,7 @@ def _emulated(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "tokens", "hidden", "inter"),
     [
-        ("random", 70, 512, 256),
+        ("random", 34, 512, 256),
         ("ties", 33, 256, 256),
         ("alike", 65, 256, 256),
         ("one", 33, 256, 256),
