@@ -17,8 +17,9 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -287,11 +288,18 @@ def write_checkpoint(r: Recipe, out: Path, shard_bytes: int, device: torch.devic
         # Drawing a mixture's 124,000 tensors is bound by the processor that launches it. Spawned: a CUDA context does
         # not survive a fork.
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            written = [
-                pool.submit(write_one_of, r, i, partial / name, shard_bytes, device) for i, name in enumerate(names)
-            ]
-            for done in as_completed(written):
-                progress.add(done.result())
+            # No more at once than there are processes: leaving the pool waits for all that it was given, so that after
+            # an error or a Ctrl-C the rest would be written before anybody is told.
+            numbers = iter(range(len(shards)))
+            running: set[Future[int]] = set()
+            while True:
+                for i in islice(numbers, jobs - len(running)):
+                    running.add(pool.submit(write_one_of, r, i, partial / names[i], shard_bytes, device))
+                if not running:
+                    break
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for one in done:
+                    progress.add(one.result())
     index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
     for name, content in {**side_files(r), "model.safetensors.index.json": index}.items():
         (partial / name).write_text(json.dumps(content, indent=1) + "\n")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import NoReturn
 
 import make_checkpoint
 import pytest
@@ -281,6 +283,24 @@ def test_shards_written_side_by_side_are_the_same(tmp_path: Path) -> None:
     one, several = (make(tmp_path / jobs, "--shape", "tiny-moe", "--jobs", jobs) for jobs in ("1", "3"))
     assert len(list(one.glob("*.safetensors"))) > 1
     assert digest(several) == digest(one)
+
+
+def test_ctrl_c_among_shards_starts_no_more_and_keeps_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, shards = tmp_path / "c", ("--shape", "tiny", "--shard-bytes", "100000", "--jobs", "2")
+    folder.mkdir()
+    (folder / "precious").write_text("x")
+
+    def interrupted(futures: set[Future[int]], **how: str) -> NoReturn:
+        wait(futures, **how)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(make_checkpoint, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        make(folder, *shards, "--overwrite")
+    assert 1 <= len(list(tmp_path.glob("c.partial/*.safetensors"))) <= 2
+    assert (folder / "precious").read_text() == "x"
 
 
 # --- command line ----------------------------------------------------------------------------------------------------
