@@ -23,9 +23,9 @@ MOST_TOKENS = 2**20
 """Upper limits exist so that a slip of the finger is one line and not a plan that fills the memory."""
 
 STEPS_PER_TURN = 4
-"""Decoding steps from one stream's prompt to the next one's in a staggered start, at least. In the simulated leg
-(tests/gate/client/simulate_start.py) with fewer than 3 to 3.5 a request's median gap is now decoding's and now a
-prefill's, and sound legs are VOID as cold or drifting."""
+"""Decoding steps from one stream's prompt to the next one's in a staggered start, at least. With two a request's median
+gap is now decoding's and now a prefill's, and sound legs are VOID as cold or drifting (tests/gate/client/test_start.py).
+"""
 
 Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 """What a command line or an environment can hold."""
