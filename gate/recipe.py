@@ -24,7 +24,7 @@ MOST_TOKENS = 2**20
 
 STEPS_PER_TURN = 4
 """Decoding steps from one stream's prompt to the next one's in a staggered start, at least. With two a request's median
-gap is now decoding's and now a prefill's, and sound legs are VOID as cold or drifting (tests/gate/client/test_start.py).
+gap is now decoding's and now a prefill's, and sound legs are VOID as drifting (tests/gate/client/test_start.py).
 """
 
 Word = Annotated[str, Field(pattern=r"^[^\x00]*$")]
