@@ -33,6 +33,21 @@ class TestModes:
         assert found is not None
         assert (found.low, found.high, found.separation) == ((1.0, 1.0), (2.0, 2.0), math.inf)
 
+    @pytest.mark.parametrize("odd", [1.0, 3.0], ids=["lowest", "highest"])
+    def test_one_odd_leg_of_many_equal_ones_is_as_far_apart_as_d_says(self, odd: float) -> None:
+        """√((n − 2) / 2), the odd leg and an equal one against the others: above the limit at 48 legs, below at 24."""
+        assert modes.groups([odd, *[2.0] * 23]) is None
+        found = modes.groups([odd, *[2.0] * 47])
+        assert found is not None
+        assert found.separation == pytest.approx(math.sqrt(23), rel=1e-12)
+
+    def test_at_the_limit_itself_there_is_one_group(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        values = [1.0, 2.0, 2.0, 2.0]
+        monkeypatch.setitem(modes.D_LIMITS, 4, 1.0)
+        assert modes.groups(values) is None
+        monkeypatch.setitem(modes.D_LIMITS, 4, math.nextafter(1.0, 0.0))
+        assert modes.groups(values) is not None
+
     @pytest.mark.parametrize("legs", [4, 5, 6, 8, 10, 24, 48])
     def test_one_false_alarm_in_a_hundred(self, legs: int) -> None:
         rng = np.random.default_rng(3)
@@ -43,6 +58,7 @@ class TestModes:
         limits = [modes.limit(legs) for legs in range(4, 60)]
         assert limits == sorted(limits, reverse=True)
         assert modes.limit(7) == pytest.approx(8.0, abs=0.2)
+        assert modes.limit(47) > modes.limit(48)
 
     @pytest.mark.parametrize(
         ("legs", "expected"),

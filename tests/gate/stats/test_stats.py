@@ -311,4 +311,5 @@ def test_an_interval_of_hardly_any_degrees_of_freedom_is_wide_and_still_a_ratio(
     interval = moderated([0.1], Band(0.01, 0.84, 0.3675, "calibrated"))
     assert interval is not None
     assert (interval.low, interval.high) == (0.1 - WIDEST, 0.1 + WIDEST)
+    assert WIDEST == 100.0
     assert math.exp(interval.high) > 1e40

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gate.observe.tokenrows import SequenceRow
 from gate.tokens.compare import Comparison, compare, differs, divergence, noise_of, own_spread, pair_up
-from tests.gate.tokens.making import ORACLE, forced, pair
+from tests.gate.tokens.making import ORACLE, forced, pair, place
 
 FLOOR = 0.25
 OTHER = (10, 11, 99, 98, 97, 96)
@@ -55,6 +56,28 @@ def test_either_member_of_an_exact_tie_is_right() -> None:
     assert counts(found) == {"near_tie": 1}
 
 
+def test_a_wrong_id_among_undecided_ones_is_wrong() -> None:
+    found = compare([pair(OTHER)], [forced(OTHER, {2: 0.3, 4: 3.0})], FLOOR)
+    assert counts(found) == {"diverged": 1}
+
+
+def test_the_largest_gap_is_of_all_sequences_that_have_one() -> None:
+    pairs = [pair(OTHER, index=index) for index in range(3)]
+    found = compare(pairs, [forced(OTHER, {2: 0.1}), forced(OTHER, {3: 0.2}, index=2)], FLOOR)
+    assert (counts(found), found.max_margin_nats) == ({"near_tie": 2, "unjudged": 1}, 0.2)
+
+
+def test_a_sequence_is_called_by_the_name_that_reports_show() -> None:
+    pairs = [pair(OTHER, index=index) for index in range(4)]
+    found = compare(pairs, [forced(OTHER, {2: gap}, index=at) for at, gap in enumerate((0.1, 0.3, 3.0))], FLOOR)
+    assert [split.judged for split in found.divergences] == ["near tie", "undecided", "diverged", "unjudged"]
+
+
+def test_a_sequence_all_of_whose_ids_are_outside_the_top_has_no_worst_gap() -> None:
+    found = compare([pair(OTHER)], [forced(OTHER, dict.fromkeys(range(6)))], FLOOR)
+    assert (counts(found), found.divergences[0].worst_nats, found.max_margin_nats) == ({"diverged": 1}, None, None)
+
+
 def test_an_id_outside_the_top_is_wrong_and_has_no_figure() -> None:
     found = compare([pair(OTHER)], [forced(OTHER, {2: None})], FLOOR)
     assert counts(found) == {"diverged": 1}
@@ -72,6 +95,8 @@ def test_no_opinion_is_no_judgement() -> None:
     gone = compare([pair(OTHER)], [forced(ORACLE, arm="oracle", error="later"), forced(OTHER, error="gone")], FLOOR)
     assert (counts(gone), gone.unjudged_why) == ({"unjudged": 1}, "gone")
     assert compare([pair(OTHER)], (), FLOOR).unjudged_why is None
+    second = compare([pair(OTHER), pair(OTHER, index=1)], [forced(OTHER), forced(OTHER, index=1, error="gone")], FLOOR)
+    assert second.unjudged_why == "gone"
 
 
 @pytest.mark.parametrize("ids", [OTHER[:-1], (*OTHER, 1), (10, 11, 99, 98, 97, 0)], ids=["short", "long", "other"])
@@ -106,6 +131,19 @@ def test_it_parts_from_the_run_that_it_follows_longest() -> None:
     split = divergence(pair((10, 11, 12, 99, 0, 0), OTHER, ORACLE))
     assert split is not None
     assert (split.position, split.candidate_id, split.oracle_id) == (3, 99, 13)
+
+
+def test_of_two_runs_that_it_follows_as_long_the_first_counts() -> None:
+    split = divergence(pair((10, 11, 99, 0, 0, 0), ORACLE, (10, 11, 50, 51, 52, 53)))
+    assert split is not None
+    assert (split.position, split.oracle_id) == (2, 12)
+
+
+def test_a_difference_keeps_the_kind_of_its_prompt() -> None:
+    made = pair(OTHER)
+    split = divergence(replace(made, place=made.place.model_copy(update={"kind": "churn"})))
+    assert split is not None
+    assert split.kind == "churn"
 
 
 def test_a_wider_bound_is_earned_by_the_oracles_own_disagreement_on_that_prompt() -> None:
@@ -160,6 +198,31 @@ def test_ids_of_another_request_are_named() -> None:
     assert (split.judged, split.foreign_index) == ("diverged", 1)
     (excused,) = compare(pairs, [forced(mixed, {5: 0.1})], FLOOR).divergences
     assert (excused.judged, excused.foreign_index) == ("near tie", None)
+
+
+MINE, THEIRS = tuple(range(100, 120)), tuple(range(200, 220))
+
+
+def test_ids_of_another_request_are_looked_for_where_it_went_wrong() -> None:
+    mixed = (*MINE[:2], 999, *MINE[3:5], *THEIRS[5:])
+    pairs = [pair(mixed, MINE, expected=20), pair(THEIRS, THEIRS, THEIRS[::-1], index=1, expected=20)]
+    (split,) = compare(pairs, [forced(mixed, {2: 0.1, 5: 9.0})], FLOOR).divergences
+    assert (split.position, split.wrong_position, split.foreign_index) == (2, 5, 1)
+
+
+def test_another_request_is_one_of_the_same_repetition() -> None:
+    mixed = (*MINE[:5], *THEIRS[5:])
+    other = replace(pair(THEIRS, THEIRS, expected=20), place=place(index=1, repetition=1))
+    (split,) = compare([pair(mixed, MINE, expected=20), other], [forced(mixed, {5: 9.0})], FLOOR).divergences
+    assert (split.judged, split.foreign_index) == ("diverged", None)
+
+
+@pytest.mark.parametrize("outside", [True, False])
+def test_an_older_margin_says_whether_it_is_outside_the_top(build: Any, outside: bool) -> None:
+    where = {"concurrency": 2, "repetition": 0, "index": 0, "position": 2, "candidate_id": 99, "oracle_id": 12}
+    margins = [build.margin(**where, margin_nats=None if outside else 3.0, outside_top=outside)]
+    (split,) = compare([pair(OTHER)], (), FLOOR, margins).divergences
+    assert (split.judged, split.outside_top) == ("diverged", outside)
 
 
 def test_margins_of_older_runs_still_judge(build: Any) -> None:
@@ -247,5 +310,7 @@ def test_noise_is_of_all_sequences_and_an_exact_one_has_the_oracles_gaps() -> No
     assert found.noise is not None
     assert (found.noise.candidate_sequences, found.noise.own_sequences) == (2, 2)
     assert found.noise.tail.value == pytest.approx(0.25 / 0.15)
+    first_run_is_missing = pair(ORACLE, None, ORACLE, index=1)
+    assert noise_of([pair(OTHER), first_run_is_missing], opinions) == noise_of([pair(OTHER)], opinions)
     assert found.run_noise is None
     assert compare(pairs, opinions, FLOOR, run_noise=noise_of(pairs, opinions)).run_noise == found.noise

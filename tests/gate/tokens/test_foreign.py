@@ -16,6 +16,7 @@ def test_too_few_ids_tell_nothing() -> None:
     ids = (*MINE[:3], *THEIRS[: RUN - 1])
     assert foreign(ids, 3, [MINE], {4: THEIRS}) is None
     assert foreign((*ids, THEIRS[RUN - 1]), 3, [MINE], {4: THEIRS}) == 4
+    assert RUN == 8
 
 
 def test_what_its_own_answers_hold_is_its_own() -> None:

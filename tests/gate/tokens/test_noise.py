@@ -50,6 +50,19 @@ def test_a_position_outside_the_top_has_no_figure_and_so_has_no_noise() -> None:
     assert noise([*good, told(None)], good) is None  # type: ignore[arg-type, list-item]
 
 
+def test_three_sequences_are_enough_and_their_interval_has_an_end() -> None:
+    """One degree of freedom: t(0.975; 1) is 12.7, which the logarithm of a ratio is not to be taken by."""
+    found = ratio([2e-9, 2.0], [1.0])
+    assert found is not None
+    assert math.log(found.high / found.value) == pytest.approx(10.0)
+    assert math.log(found.value / found.low) == pytest.approx(10.0)
+
+
+def test_a_sequence_without_ids_has_no_gaps() -> None:
+    good = [told(0.1), told(0.2)]
+    assert noise([*good, forced(())], good) == noise([*good, told(0.0)], good)  # type: ignore[arg-type, list-item]
+
+
 def test_the_interval_is_the_pooled_t_on_the_logarithm() -> None:
     ours, theirs = [1.0, 2.0, 3.0], [1.0, 3.0]
     squares = 0.5**2 + 0.5**2 + 0.5**2 + 0.5**2
@@ -84,7 +97,10 @@ QUIET, WIDE, LOUD = of(1.1, 1.0, 1.3), of(1.3, 1.0, 1.8), of(3.0, 2.1, 4.0)
         (of(1.1, 1.0, ALLOWED), None, Loud.NO),
         (of(1.1, 1.0, math.nextafter(ALLOWED, 2)), None, Loud.UNKNOWN),
         (of(1.1, 1.0, 1.3, tail=WIDE.tail), None, Loud.UNKNOWN),
+        (of(1.3, 1.0, 1.8, tail=QUIET.tail), None, Loud.UNKNOWN),
         (WIDE, QUIET, Loud.NO),
+        (WIDE, of(1.1, 1.0, ALLOWED), Loud.NO),
+        (of(1.3, 1.1, 1.8), QUIET, Loud.NO),
         (of(1.3, 1.11, 1.8), QUIET, Loud.UNKNOWN),
         (WIDE, WIDE, Loud.UNKNOWN),
         (LOUD, QUIET, Loud.YES),
@@ -92,7 +108,8 @@ QUIET, WIDE, LOUD = of(1.1, 1.0, 1.3), of(1.3, 1.0, 1.8), of(3.0, 2.1, 4.0)
         (of(3.0, FAULT, 4.0), QUIET, Loud.UNKNOWN),
     ],
     ids=[
-        "quiet", "at the edge", "beyond it", "its tail is wide", "few sequences in a quiet run", "louder than the run",
+        "quiet", "at the edge", "beyond it", "its tail is wide", "its bulk is wide", "few sequences in a quiet run",
+        "few in a run at the edge", "as loud as the run at its low end", "louder than the run",
         "few sequences in an unknown run", "loud", "a loud tail", "not quite loud",
     ],
 )  # fmt: skip

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gate.tokens.own import EDGES_NATS, TieBreaks, own, tie_breaks
+from gate.tokens.own import EDGES_NATS, TieBreaks, own, tie_breaks, usable
 from tests.gate.tokens.making import ORACLE, forced
 
 
@@ -26,6 +26,23 @@ def test_a_lead_at_an_edge_is_undecided_there_and_just_above_it_is_not(edge: flo
     at = EDGES_NATS.index(edge)
     on, above = (own([forced((1,), leads={0: x})]).undecided for x in (edge, math.nextafter(edge, 9)))
     assert (on[at], above[at]) == (1, 0)
+
+
+def test_the_edges_are_those_that_reports_name() -> None:
+    edges = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 1.0)
+    on, above = ([step(edge) for edge in edges] for step in (float, lambda edge: math.nextafter(edge, 9)))
+    assert own([forced(range(7), leads=dict(enumerate(on)))]).undecided == (1, 2, 3, 4, 5, 6, 7)
+    assert own([forced(range(7), leads=dict(enumerate(above)))]).undecided == (0, 1, 2, 3, 4, 5, 6)
+
+
+def test_a_position_without_a_lead_is_not_called_undecided() -> None:
+    row = forced((1, 2)).model_copy(update={"leads_nats": (None, 0.0)})
+    assert own([row]).undecided == (1,) * len(EDGES_NATS)
+
+
+def test_an_opinion_with_an_error_is_none_however_whole_its_lists_are() -> None:
+    assert usable(forced(ORACLE)) is True
+    assert usable(forced(ORACLE).model_copy(update={"error": "gone"})) is False
 
 
 def test_the_histogram_is_cumulative() -> None:
