@@ -77,6 +77,15 @@ def test_a_leg_without_time_or_tokens_has_no_share(build: Any) -> None:
     assert lags(dataclasses.replace(leg, row=late, requests=())) == {}
 
 
+def test_a_request_of_one_token_has_no_time_between_tokens(build: Any) -> None:
+    leg = next(iter(Evidence.of(build.run()).legs))
+    late = leg.row.model_copy(update={"client_loop_lag_p99_ms": 1.0})
+    single = leg.requests[0].model_copy(update={"completion_tokens": 1})
+    found = lags(dataclasses.replace(leg, row=late, requests=(single, *leg.requests[1:])))
+    assert found["tpot"] == pytest.approx(1 / 70)
+    assert "tpot" not in lags(dataclasses.replace(leg, row=late, requests=(single,)))
+
+
 def test_a_short_tpot_is_a_tpot(build: Any) -> None:
     leg = next(iter(Evidence.of(build.run(tpot_ms=0.5)).legs))
     assert lags(leg)["itl"] == pytest.approx(0.2)

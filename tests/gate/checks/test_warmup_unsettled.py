@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gate.checks.evidence import Evidence
-from gate.checks.warmup_unsettled import check, drift, unqueued
+from gate.checks.warmup_unsettled import check, drift, unqueued, until
 
 LONG = {"workload": {"requests_per_stream": 8}}
 
@@ -51,6 +51,14 @@ def test_exactly_the_spread_is_allowed(build: Any, spread: float, void: bool) ->
     requests = tuple(paced(row) if row.leg_id == leg else row for row in run.requests)
     findings = list(check(Evidence.of(dataclasses.replace(run, requests=requests))))
     assert [finding.beyond for finding in findings] == ([2.0] if void else [])
+
+
+def test_itl_is_looked_at_in_requests_that_queued_too(build: Any, found: Any, stretch: Any) -> None:
+    """Both streams of c2 send at once: none of them waits alone."""
+    run = build.run(**LONG)
+    leg = build.leg_id(run, "oracle", 2, 1)
+    slower = stretch(run, leg, itl={k: 1 + 0.005 * k for k in range(16)})
+    assert [f.message[:10] for f in found(slower, "warmup-unsettled") if f.leg_id == leg] == ["median ITL"]
 
 
 def test_a_buffered_stream_and_a_request_without_a_token_are_left_out(build: Any, stretch: Any) -> None:
@@ -113,9 +121,10 @@ def test_the_interval_is_that_of_least_squares() -> None:
     assert drift(points) == pytest.approx(low * 4 / (sum(ys) / 5))
 
 
-def test_ttft_is_compared_among_requests_that_waited_alone(build: Any) -> None:
+@pytest.mark.parametrize("start", ["together", "staggered"])
+def test_ttft_is_compared_among_requests_that_waited_alone(build: Any, start: str) -> None:
     """Sixteen streams that begin together queue, and those that come one by one afterwards do not: no drift."""
-    run = build.run(protocol={"concurrency": (1, 16)}, workload={"requests_per_stream": 2})
+    run = build.run(protocol={"concurrency": (1, 16)}, workload={"requests_per_stream": 2, "start": start})
     leg = build.leg_id(run, "oracle", 16, 1)
     began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
 
@@ -153,7 +162,15 @@ def test_who_waited_alone(build: Any) -> None:
     assert unqueued([a, b]) == [a, b]
     assert unqueued([wait(0, 100), wait(1, 2), wait(3, 4), d]) == []
     assert unqueued([wait(0, None), d]) == [d]
+    assert unqueued([wait(0, 10), wait(0, 0), d]) == [wait(0, 0), wait(0, 10), d]
     assert unqueued([]) == []
+
+
+def test_a_token_at_the_last_send_is_one_that_had_come(build: Any) -> None:
+    row = build.run().requests[0].model_copy(update={"token_times_ns": (10, 20, 30), "tokens_per_event": (1, 2, 3)})
+    for stamp_ns, come in ((9, 0), (10, 1), (29, 2), (30, 3)):
+        (cut,) = until([row], stamp_ns)
+        assert (cut.token_times_ns, cut.tokens_per_event) == ((10, 20, 30)[:come], (1, 2, 3)[:come])
 
 
 @pytest.mark.parametrize(
@@ -163,8 +180,8 @@ def test_streams_that_end_one_by_one_are_no_drift_after_a_staggered_start(
     build: Any, start: str, slower: float, void: bool
 ) -> None:
     """Sixteen requests sent 25 ms apart: gaps of 10 ms, and of 2 once there is nothing left to send."""
-    run = build.run(protocol={"concurrency": (1, 2)}, workload={"requests_per_stream": 8, "start": start})
-    leg = build.leg_id(run, "oracle", 2, 1)
+    run = build.run(protocol={"concurrency": (1, 8)}, workload={"requests_per_stream": 2, "start": start})
+    leg = build.leg_id(run, "oracle", 8, 1)
     began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
 
     def paced(row: Any) -> Any:
