@@ -145,8 +145,9 @@ class Bench:
             return test != killer, not file.stem.startswith(own), apart, self.base["seconds"][test]
 
         ranked = sorted(names & self.base["seconds"].keys(), key=rank)
-        # A constant can travel through a list or a registry that no test is seen to reach it by.
-        others = sorted(self.base["seconds"].keys() - names, key=rank) if mutant.at_import else []
+        # A constant can travel through a list or a registry that no test is seen to reach it by, and a function that
+        # only an import calls is reached by no test.
+        others = sorted(self.base["seconds"].keys() - names, key=rank) if mutant.at_import or not names else []
         parts = (ranked[:FIRST], ranked[FIRST:], others)
         return [Group(tuple({t.partition("::")[0]: 0 for t in part}), tuple(part)) for part in parts if part]
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gate.cells import covers
+from gate.checks.evidence import Evidence
 from gate.judge import judge
 from gate.metrics import AXES, SERVER_AXES, server_axes_for
 from gate.metrics.host_drop import host_drop_bytes
@@ -71,6 +72,16 @@ def test_each_axis_reads_its_own_figure() -> None:
     assert reported_gpu_bytes(leg(gpu_reported_bytes=0)) is None, "no server on a GPU holds none"
     assert [peak_host_rss_bytes(row), peak_host_pss_bytes(row), host_drop_bytes(row)] == [3, 4, 5]
     assert {axis.name: axis.sources[0](row) for axis in SERVER_AXES} == dict(zip(FIELDS, (1, 3, 4, 5), strict=True))
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_warm_server_keeps_its_peak_for_the_repetition_and_what_a_leg_drew_is_the_legs(build: Any, name: str) -> None:
+    axis = next(axis for axis in SERVER_AXES if axis.name == name)
+    run = with_memory(build, build.run(), *[{FIELDS[name]: 5 * GIB}] * 2)
+    run = build.alter_leg(run, build.leg_id(run, "oracle", 1, 1), **{FIELDS[name]: 9 * GIB})
+    kept = 5 * GIB if name == "host_drop_bytes" else 9 * GIB
+    assert Evidence.of(run).values(axis, 2, "oracle") == (5 * GIB, kept, 5 * GIB)
+    assert Evidence.of(run).values(axis, 2, "candidate") == (5 * GIB,) * 3
 
 
 def test_what_was_not_read_is_none_and_a_host_that_gained_memory_tells_nothing() -> None:
