@@ -84,6 +84,14 @@ def test_a_warm_server_keeps_its_peak_for_the_repetition_and_what_a_leg_drew_is_
     assert Evidence.of(run).values(axis, 2, "candidate") == (5 * GIB,) * 3
 
 
+def test_a_peak_is_never_the_other_arms_whatever_the_servers_call_their_start(build: Any) -> None:
+    axis = next(axis for axis in SERVER_AXES if axis.name == "peak_gpu_bytes")
+    run = with_memory(build, build.run(), {"gpu_peak_bytes": 5 * GIB}, {"gpu_peak_bytes": 9 * GIB})
+    for row in run.legs:
+        run = build.alter_leg(run, row.leg_id, server_start_id="boot")
+    assert Evidence.of(run).values(axis, 2, "candidate") == (5 * GIB,) * 3
+
+
 def test_what_was_not_read_is_none_and_a_host_that_gained_memory_tells_nothing() -> None:
     assert [source(leg()) for axis in SERVER_AXES for source in axis.sources] == [None] * 6
     assert [started_gpu_bytes(leg(gpu_start_bytes=size)) for size in (-1, 0, 1)] == [None, None, 1]
