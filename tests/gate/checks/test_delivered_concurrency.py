@@ -85,6 +85,33 @@ def test_the_message_has_mean_and_bound(build: Any) -> None:
     altered = intervals(run, build.leg_id(run), [(0, 100), (0, 100), (150, 200), (150, 200)])
     (finding,) = faults(altered)
     assert finding.message == "mean of 1.33 requests in flight while sending; expected at least 1.90"
+    assert finding.beyond == pytest.approx(1.9 / (200 / 150))
+
+
+def test_where_nothing_was_in_flight_no_share_is_told(build: Any) -> None:
+    """Ends at the stamp of the send, which impossible-times reports: a mean of 0 divides nothing."""
+    run = build.run()
+    (finding,) = faults(intervals(run, build.leg_id(run), [(0, 0), (5, 5), (10, 20), (10, 20)]))
+    assert (finding.message[:12], finding.beyond) == ("mean of 0.00", None)
+
+
+def test_a_mean_at_the_bound_is_enough(build: Any) -> None:
+    """2 until 90 ms, 1 until 100: 1.9 of 2."""
+    run = build.run()
+    assert faults(intervals(run, build.leg_id(run), [(0, 90), (0, 100), (100, 200), (100, 200)])) == []
+
+
+def test_the_mean_is_up_to_the_last_send(build: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    altered = intervals(run, leg, [(0, 10), (0, 10), (10, 30), (25, 40)])
+    assert mean_while_sending(of_leg(altered, leg), 2) == pytest.approx(35 / 25)
+
+
+def test_a_request_that_ends_before_it_is_sent_is_not_in_flight(build: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    assert peak(of_leg(intervals(run, leg, [(5, 7), (5, 7), (8, 2), (8, 2)]), leg)) == 2
 
 
 def test_without_a_refill_there_is_no_mean(build: Any) -> None:
@@ -93,6 +120,7 @@ def test_without_a_refill_there_is_no_mean(build: Any) -> None:
     leg = build.leg_id(run)
     rows = of_leg(run, leg)
     assert mean_while_sending(rows, 4) is None
+    assert mean_while_sending(rows, 5) is None
     at_once = intervals(run, leg, [(0, 10), (0, 10), (0, 10), (0, 10)])
     assert mean_while_sending(of_leg(at_once, leg), 2) is None
 

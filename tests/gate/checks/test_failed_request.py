@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gate.checks.failed_request import failed
+
 DEAD = {
     "first_token_ns": None,
     "last_token_ns": None,
@@ -38,6 +40,23 @@ def test_several_are_counted(build: Any, found: Any) -> None:
         run = build.alter_request(run, build.leg_id(run), index, **DEAD, error="timed out")
     (finding,) = found(run, "failed-request")
     assert "2 of 4 requests failed (#0 and 1 more: timed out)" in finding.message
+
+
+def test_the_first_ones_cause_is_named(build: Any, found: Any) -> None:
+    run = build.run()
+    for index, error in ((0, "timed out"), (3, "reset")):
+        run = build.alter_request(run, build.leg_id(run), index, **DEAD, error=error)
+    assert ": timed out)" in found(run, "failed-request")[0].message
+
+
+def test_silence_alone_is_no_failure(build: Any) -> None:
+    """Without an error and with status 200, or none, other checks say what is missing."""
+    request = build.run().requests[0]
+    assert [failed(request.model_copy(update=DEAD | {"http_status": status})) for status in (200, None, 500)] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_an_error_after_tokens_has_its_own_code(build: Any, found: Any) -> None:
