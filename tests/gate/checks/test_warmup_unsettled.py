@@ -124,7 +124,10 @@ def test_the_interval_is_that_of_least_squares() -> None:
 @pytest.mark.parametrize("start", ["together", "staggered"])
 def test_ttft_is_compared_among_requests_that_waited_alone(build: Any, start: str) -> None:
     """Sixteen streams that begin together queue, and those that come one by one afterwards do not: no drift."""
-    run = build.run(protocol={"concurrency": (1, 16)}, workload={"requests_per_stream": 2, "start": start})
+    run = build.run(protocol={"concurrency": (1, 16)}, workload={"requests_per_stream": 2})
+    workload = run.plan.recipe.workload.model_copy(update={"start": start})
+    recipe = run.plan.recipe.model_copy(update={"workload": workload})
+    run = dataclasses.replace(run, plan=run.plan.model_copy(update={"recipe": recipe}))
     leg = build.leg_id(run, "oracle", 16, 1)
     began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
 
@@ -180,8 +183,8 @@ def test_streams_that_end_one_by_one_are_no_drift_after_a_staggered_start(
     build: Any, start: str, slower: float, void: bool
 ) -> None:
     """Sixteen requests sent 25 ms apart: gaps of 10 ms, and of 2 once there is nothing left to send."""
-    run = build.run(protocol={"concurrency": (1, 8)}, workload={"requests_per_stream": 2, "start": start})
-    leg = build.leg_id(run, "oracle", 8, 1)
+    run = build.run(protocol={"concurrency": (1, 2)}, workload={"requests_per_stream": 8, "start": start})
+    leg = build.leg_id(run, "oracle", 2, 1)
     began = min(row.sent_ns for row in run.requests if row.leg_id == leg)
 
     def paced(row: Any) -> Any:
