@@ -65,7 +65,8 @@ checkpoints/tiny-moe-oracle/config.json: checkpoints/tiny-moe/config.json $(EXPA
 	@$(BIN)/python tools/expand_checkpoint.py --all --overwrite checkpoints/tiny-moe checkpoints/tiny-moe-oracle
 
 test: setup ## every test that needs no GPU; those of the oracle where it is installed
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist loadfile
+# One worker more than there are cores: many tests wait for servers of their own.
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(nproc) + 1 )) --dist loadfile
 
 mutants: setup ## change every line that judges, one at a time: some test must fail each time
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py

@@ -36,8 +36,7 @@ def _emulated(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "tokens", "hidden", "inter"),
     [
-        ("random", 34, 512, 256),
-        ("ties", 33, 256, 256),
+        ("random", 33, 512, 256),
         ("alike", 65, 256, 256),
         ("one", 33, 256, 256),
         ("never", 40, 256, 256),

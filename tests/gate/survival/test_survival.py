@@ -34,7 +34,7 @@ def survive(folder: Path, checkpoint: Path, mode: str, *options: str) -> dict[st
 
 @pytest.mark.slow
 def test_killed_before_any_operation_and_again_on_the_way(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    stride = 1 if EVERY else 16
+    stride = 1 if EVERY else 24
     counts = survive(tmp_path, tiny_checkpoint, "operations", "--stride", str(stride))
     assert counts["kills"] >= 2 * counts["operations"] // stride
     assert counts["operations"] > 200
@@ -42,17 +42,17 @@ def test_killed_before_any_operation_and_again_on_the_way(tmp_path: Path, tiny_c
 
 @pytest.mark.slow
 def test_killed_at_any_time(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    count = 200 if EVERY else 8
+    count = 200 if EVERY else 6
     assert survive(tmp_path, tiny_checkpoint, "times", "--count", str(count))["kills"] == count
 
 
 @pytest.mark.slow
 def test_killed_with_servers_of_its_own(tmp_path: Path, tiny_checkpoint: Path) -> None:
     """The watcher ends them, and holds the lock until they are gone."""
-    count = 40 if EVERY else 3
+    count = 40 if EVERY else 2
     assert survive(tmp_path, tiny_checkpoint, "servers", "--count", str(count))["kills"] == count
 
 
 @pytest.mark.slow
 def test_disk_full_at_any_write(tmp_path: Path, tiny_checkpoint: Path) -> None:
-    survive(tmp_path, tiny_checkpoint, "full", "--stride", "1" if EVERY else "53")
+    survive(tmp_path, tiny_checkpoint, "full", "--stride", "1" if EVERY else "83")
