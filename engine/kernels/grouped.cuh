@@ -39,6 +39,14 @@ __device__ __forceinline__ int x_offset(const GroupedArgs& args, int pair) {
     return (O == Output::SWIGLU ? pair / args.slots : pair) * args.k * W4A16::X_BYTES;
 }
 
+// Elements from args.out to the row that takes the sums of `pair`.
+template <Output O>
+__device__ __forceinline__ int out_offset(const GroupedArgs& args, int pair) {
+    if constexpr (O == Output::SWIGLU) return pair * (args.n / 2);
+    const int token = pair / args.slots;
+    return ((pair - token * args.slots) * args.m + token) * args.n;
+}
+
 // Where the sums of a lane's two pairs of a group of eight go: the same for all row tiles of an entry.
 template <Output O>
 struct Columns {
@@ -53,15 +61,8 @@ __device__ __forceinline__ Columns<O> columns_of(const GroupedArgs& args, int pa
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int column = lane % 4 * 2 + j, p = __shfl_sync(~0u, pair, column * 4);
-        columns.weight[j] = 0.f;
-        if constexpr (O == Output::SWIGLU) {
-            columns.out[j] = p * (args.n / 2);
-        } else {
-            const int token = p / args.slots;
-            columns.out[j] = ((p - token * args.slots) * args.m + token) * args.n;
-            columns.weight[j] = __ldcg(args.weights + p);
-        }
-        if (begin + column >= count) columns.out[j] = -1;
+        columns.weight[j] = O == Output::WEIGHTED ? __ldcg(args.weights + p) : 0.f;
+        columns.out[j] = begin + column >= count ? -1 : out_offset<O>(args, p);
     }
     return columns;
 }

@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(WARPS<MT> * 32, 1) skinny_kernel(const SkinnyA
 
 // Units in flight per warp, of 16. Measured: 2 and 3 are best; deeper rings delay the tokens behind their own burst. Rejected:
 // three more units a warp prefetched to the L2 before the wait, where memory has nothing to do: a step of the 35B took 0.4 to
-// 4 % longer, of the 27B as long (results/h200/bench/20261130-67e4b19-l2-and-side-streams.txt).
+// 4 % longer, of the 27B from 0.7 % less to 2.1 % more (results/h200/bench/20261130-67e4b19-l2-and-side-streams.txt).
 constexpr int MAX_DEPTH = 3;
 
 // Launches over `blocks` x slices. cudaErrorInvalidConfiguration when not even one unit per warp fits beside the tokens:

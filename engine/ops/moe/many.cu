@@ -135,8 +135,7 @@ __device__ __forceinline__ Columns<O> columns_known(const GroupedArgs& args, con
         const int column = group * TOKENS + lane % 4 * 2 + j;
         const int p = __shfl_sync(~0u, pair[group * TOKENS / 32], column % 32);
         columns.weight[j] = O == Output::WEIGHTED ? __shfl_sync(~0u, weight[group * TOKENS / 32], column % 32) : 0.f;
-        const int token = p / args.slots;
-        columns.out[j] = column >= count ? -1 : O == Output::SWIGLU ? p * (args.n / 2) : ((p - token * args.slots) * args.m + token) * args.n;
+        columns.out[j] = column >= count ? -1 : out_offset<O>(args, p);
     }
     return columns;
 }
