@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from engine import allocator
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
 from engine.errors import INTERRUPTED, USAGE, EngineError, PreconditionError, UsageError
 
@@ -260,6 +262,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Exit code: 0, 64 for the command line, 69 for what is missing, 130 for Ctrl-C. One line for a user's mistake."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="engine: %(message)s")
+    allocator.choose(os.environ)
     command = typer.main.get_command(app)
     try:
         code = command.main(args=arguments or ["--help"], prog_name="engine", standalone_mode=False)
