@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 import subprocess
@@ -71,6 +72,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in lacking.items():
             if item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What the imports of all test files made lives as long as this process. A leg of the gate begins with a full
+    collection: it would look at each of those objects again every time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -207,12 +207,10 @@ def quiet_gc() -> Iterator[None]:
     """No garbage collection inside: a full one takes tens of milliseconds, which would be billed to an arm."""
     enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        gc.unfreeze()
         if enabled:
             gc.enable()
 
