@@ -33,8 +33,8 @@ def conclude(folder: Path, finished_at: str | None = None) -> Report:
     place.write_rows("cells", Cell, report.cells)
     place.write_text("report.json", jsonfile.render(report))
     place.write_text("report.md", markdown.render(report))
-    place.write_text("report.html", html.render(report))
     drawn = plots.render(report)
+    place.write_text("report.html", html.render(report, drawn))
     for name in plots.CAPTIONS:
         if name in drawn:
             place.write_text(name, drawn[name])

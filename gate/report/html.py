@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 import jinja2
@@ -17,8 +18,9 @@ from gate.report.model import Report
 TEMPLATE = "report.html.j2"
 
 
-def render(report: Report) -> str:
-    """The page, with the plots inside it."""
+def render(report: Report, drawn: Mapping[str, str] | None = None) -> str:
+    """The page, with the plots inside it; drawn: those that plots.render made, where they are there already."""
+    figures = plots.render(report) if drawn is None else drawn
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -35,7 +37,7 @@ def render(report: Report) -> str:
         units=units,
         show=show,
         command=shlex.join,
-        figures=[(plots.CAPTIONS[name], _inline(svg)) for name, svg in plots.render(report).items()],
+        figures=[(plots.CAPTIONS[name], _inline(svg)) for name, svg in figures.items()],
         not_drawn=plots.missing(report),
     )
 
