@@ -33,8 +33,8 @@ def hits(leg: Leg, shared_tokens: int) -> tuple[int, int] | None:
     counted = leg.row.prefix_cache_hit_tokens
     if counted is not None and counted > allowed:
         return counted, allowed
-    most = max((r.cached_prompt_tokens for r in leg.requests if r.cached_prompt_tokens is not None), default=0)
-    return (most, shared_tokens) if most > shared_tokens else None
+    most = max((r.cached_prompt_tokens for r in leg.requests if r.cached_prompt_tokens is not None), default=None)
+    return (most, shared_tokens) if most is not None and most > shared_tokens else None
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

@@ -33,8 +33,8 @@ TAIL_FACTOR = 3.0
 def spread(values: Sequence[float | None]) -> float | None:
     """(max − min) / median, a share; None for fewer than two values or a median that is not positive."""
     measured = [value for value in values if value is not None]
-    middle = median(measured)
-    if len(measured) < 2 or middle is None or middle <= 0:
+    middle = median(measured) if len(measured) > 1 else None
+    if middle is None or middle <= 0:
         return None
     return (max(measured) - min(measured)) / middle
 
@@ -60,5 +60,5 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                         arm=arm,
                         concurrency=concurrency,
                         axis=axis.name,
-                        beyond=found / limit if limit else None,
+                        beyond=found / limit,
                     )

@@ -27,9 +27,8 @@ HINT = "the server must end each stream with a finish_reason and data: [DONE]; l
 
 
 def truncated(request: RequestRow) -> bool:
-    if request.error is not None or failed(request):
-        return False
-    return request.finish_reason is None or not request.saw_done
+    whole = request.error is None and not failed(request)
+    return whole and (request.finish_reason is None or not request.saw_done)
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

@@ -27,9 +27,8 @@ HINT = 'the server must honour stream_options {"include_usage": true}'
 
 
 def uncounted(request: RequestRow) -> bool:
-    if request.error is not None or failed(request):
-        return False
-    return request.prompt_tokens is None or request.completion_tokens is None
+    whole = request.error is None and not failed(request)
+    return whole and (request.prompt_tokens is None or request.completion_tokens is None)
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

@@ -114,3 +114,9 @@ def test_a_buffered_stream_has_no_latency_to_look_at(build: Any, found: Any, str
     )
     assert {f.code for f in found(dataclasses.replace(cold, requests=lumped))} >= {"buffered-stream"}
     assert codes(found(dataclasses.replace(cold, requests=lumped))) == set()
+
+
+def test_with_one_stream_it_is_the_first_request(build: Any, found: Any, stretch: Any) -> None:
+    run = build.run()
+    (finding,) = found(stretch(run, build.leg_id(run, "oracle", 1, 1), ttft={0: 2.0}), "cold-first-requests")
+    assert finding.message.startswith("TTFT of the first request was 100 % above that of the later ones, or more")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -35,3 +36,12 @@ def test_a_server_that_did_not_answer_at_first_voids_that_leg_only(build: Any, f
     leg = next(leg for leg in run.legs if leg.arm == "oracle")
     (finding,) = found(build.alter_leg(run, leg.leg_id, identity_before="unreachable"))
     assert (finding.code, finding.leg_id) == ("identity-changed", leg.leg_id)
+
+
+def test_an_arm_that_never_said_what_it_is_has_nothing_to_change(build: Any, found: Any) -> None:
+    """arms-not-as-planned says so; the other arm is judged all the same."""
+    run = build.run()
+    theirs = tuple(identity for identity in run.identities if identity.arm == "oracle")
+    silent = build.alter_leg(run, build.leg_id(run, "oracle"), identity_after="other")
+    (finding,) = found(dataclasses.replace(silent, identities=theirs), "identity-changed")
+    assert finding.arm == "oracle"

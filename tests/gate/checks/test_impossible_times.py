@@ -41,3 +41,23 @@ def test_a_request_without_tokens_has_no_times_to_judge(build: Any, found: Any) 
     run = build.run()
     nothing = {"first_token_ns": None, "last_token_ns": None, "token_times_ns": (), "tokens_per_event": ()}
     assert found(build.alter_request(run, build.leg_id(run), 0, error="refused", **nothing), "impossible-times") == []
+
+
+def test_events_without_counts_agree_with_any_stamps(build: Any, found: Any) -> None:
+    """A server that does not let one know how many tokens an event carried."""
+    run = build.run()
+    assert found(build.alter_request(run, build.leg_id(run), 0, tokens_per_event=()), "impossible-times") == []
+
+
+def test_the_stamps_shown_are_those_of_the_first_bad_request(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    rows = [r for r in run.requests if r.leg_id == leg and r.index in (1, 3)]
+    for row in rows:
+        run = build.alter_request(run, leg, row.index, end_ns=row.last_token_ns - 1)
+    (finding,) = found(run, "impossible-times")
+    first = rows[0]
+    assert finding.message.startswith(
+        f"request #1 and 1 more: sent {first.sent_ns}, first token {first.first_token_ns}, "
+        f"last token {first.last_token_ns}, end {first.last_token_ns - 1} ns; "
+    )

@@ -76,3 +76,11 @@ def test_both_arms_of_an_aa_run_are_judged(build: Any, found: Any) -> None:
 
 def test_an_arm_without_an_identity_has_no_version(build: Any, found: Any) -> None:
     assert found(dataclasses.replace(build.run(), identities=()), CODE) == []
+
+
+def test_the_pinned_one_is_not_named(build: Any, found: Any) -> None:
+    """Its version is as pinned, whatever else differs."""
+    run = looked(build.run(), "end", oracle_differs=("vllm/envs.py is changed, pinned as in its wheel",))
+    assert found(build.run(), CODE) == []
+    (finding,) = found(run, CODE)
+    assert finding.message == "the oracle is not the pinned vLLM: vllm/envs.py is changed, pinned as in its wheel"

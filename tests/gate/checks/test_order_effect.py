@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from gate.checks.order_effect import effect, noise
+from gate.checks.evidence import Evidence
+from gate.checks.order_effect import by_first, effect, noise
+from gate.metrics import AXES
 from gate.stats.band import assumed
 
 FOUR = {"protocol": {"repetitions": 4}}
@@ -91,3 +93,22 @@ def test_noise_is_a_moderated_t() -> None:
 
 def test_equal_legs_and_no_band_have_no_effect(build: Any, found: Any) -> None:
     assert axes(found(build.run(protocol={"repetitions": 4, "band": 0.0}))) == set()
+
+
+def test_without_a_band_only_the_last_bits_are_allowed(build: Any, found: Any) -> None:
+    """The legs of either order are equal, so that nothing scatters: 1e-9 is left."""
+    findings = found(build.run(first_slower(0.97), protocol={"repetitions": 4, "band": 0.0}))
+    tpot = next(f for f in findings if (f.axis, f.concurrency) == ("tpot_median_ms", 1))
+    assert tpot.beyond == pytest.approx(-math.log(0.97) / 1e-9, rel=1e-3)
+
+
+def test_exactly_the_band_is_allowed(build: Any, found: Any) -> None:
+    """Equal legs scatter by less than the band, which then is the limit."""
+    run = build.run(first_slower(0.97), **FOUR)
+    (tpot,) = (axis for axis in AXES if axis.name == "tpot_median_ms")
+    sides = by_first(Evidence.of(run), 1, tpot)
+    band = abs(effect(sides["candidate"], sides["oracle"]) or 0.0)
+    for share, void in ((1.0, False), (1 - 1e-9, True)):
+        tables = {"protocol": {"repetitions": 4, "band": band * share}}
+        findings = found(build.run(first_slower(0.97), **tables))
+        assert (("tpot_median_ms", 1) in {(f.axis, f.concurrency) for f in findings}) is void

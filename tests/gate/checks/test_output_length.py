@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gate.checks.output_length import counts, wrong_length
+
 
 @pytest.mark.parametrize(
     "fault",
@@ -53,3 +55,32 @@ def test_a_request_that_broke_off_is_not_reported_twice(build: Any, found: Any) 
 def test_without_usage_there_is_no_length_to_judge(build: Any, found: Any) -> None:
     run = build.run()
     assert found(build.alter_request(run, build.leg_id(run), 0, completion_tokens=None), "output-length") == []
+
+
+def test_events_without_counts_are_not_zero_tokens(build: Any, found: Any) -> None:
+    """A server that does not let one know how many tokens an event carried."""
+    run = build.run()
+    assert found(build.alter_request(run, build.leg_id(run), 0, tokens_per_event=()), "output-length") == []
+
+
+def test_the_counts_shown_are_those_of_the_first_bad_request(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    run = build.alter_request(build.alter_request(run, leg, 1, token_ids=(1, 2)), leg, 3, token_ids=(1, 2, 3))
+    (finding,) = found(run, "output-length")
+    counts = "streamed 8, usage.completion_tokens 8, token_ids 2"
+    assert finding.message == f"request #1 and 1 more: {counts}; expected 8"
+
+
+@pytest.mark.parametrize("nothing_to_judge", [{"completion_tokens": None}, {"error": "reset"}])
+def test_a_request_that_another_check_reports_is_not_of_wrong_length(build: Any, nothing_to_judge: Any) -> None:
+    """Whatever else it lacks."""
+    short = build.run().requests[0].model_copy(update={"token_ids": (1, 2)})
+    assert wrong_length(short) is True
+    assert wrong_length(short.model_copy(update=nothing_to_judge)) is False
+
+
+def test_a_count_that_there_is_not_is_left_out(build: Any) -> None:
+    row = build.run().requests[0].model_copy(update={"completion_tokens": None})
+    assert counts(row) == {"streamed": 8, "token_ids": 8}
+    assert counts(row.model_copy(update={"token_ids": None, "tokens_per_event": ()})) == {}

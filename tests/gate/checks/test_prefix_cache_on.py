@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 
@@ -30,3 +31,26 @@ def test_one_cached_request_voids_the_leg(build: Any, found: Any) -> None:
 def test_an_unread_counter_is_not_a_fault(build: Any, found: Any) -> None:
     run = build.run()
     assert found(build.alter_leg(run, build.leg_id(run), prefix_cache_hit_tokens=None)) == []
+
+
+def test_the_most_cached_request_decides(build: Any, found: Any) -> None:
+    """One of four: the others missed, or did not say."""
+    run = build.run()
+    leg = build.leg_id(run)
+    for index, cached in ((0, 0), (1, 40), (2, 9)):
+        run = build.alter_request(run, leg, index, cached_prompt_tokens=cached)
+    (finding,) = found(run)
+    assert "40 prompt tokens came from a prefix cache; expected at most 8" in finding.message
+
+
+def test_prompts_that_may_share_nothing(build: Any, found: Any) -> None:
+    """A bound of 0: what no request reports is not one token, and one token is too many."""
+    run = build.run(workload={"max_common_prefix": 0})
+    leg = build.leg_id(run)
+    assert found(run) == []
+    (finding,) = found(build.alter_request(run, leg, 0, cached_prompt_tokens=1))
+    assert "1 prompt tokens came from a prefix cache; expected at most 0" in finding.message
+
+
+def test_an_arm_without_an_identity_reports_no_caching(build: Any, found: Any) -> None:
+    assert found(dataclasses.replace(build.run(), identities=()), "prefix-cache-on") == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gate.checks.reference_fallback import fallbacks
 from tests.gate.checks.test_engine_stale import made_of
 
 
@@ -35,3 +36,14 @@ def test_what_is_not_reported_is_not_judged(build: Any, found: Any) -> None:
 
 def test_an_arm_without_an_identity_has_no_manifest(build: Any, found: Any) -> None:
     assert found(dataclasses.replace(build.run(), identities=()), "reference-fallback") == []
+
+
+def test_a_manifest_of_a_production_path_lists_nothing() -> None:
+    """Any CUDA device; no op on a reference; no byte dequantised."""
+    assert fallbacks({"device": "cuda:1", "reference_ops": [], "dequantised_copy_bytes": 0}) == []
+    assert fallbacks({"device": "mps"}) == ["its device is mps, expected cuda"]
+    assert fallbacks({"dequantised_copy_bytes": 1}) == ["it keeps 1 bytes of dequantised weights, expected 0"]
+
+
+def test_each_fallback_of_one_engine_is_told() -> None:
+    assert len(fallbacks({"device": "cpu", "reference_ops": ["gdn"], "dequantised_copy_bytes": 2})) == 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 
 def test_a_lost_record_voids_the_leg(build: Any, found: Any) -> None:
     run = build.run()
@@ -42,3 +44,20 @@ def test_prompts_that_both_arms_got_and_nobody_planned_void_their_legs(build: An
 
 def test_a_complete_set_is_silent(build: Any, found: Any) -> None:
     assert found(build.run(), "request-set-incomplete") == []
+
+
+def test_a_digest_that_is_none_is_said(build: Any, found: Any) -> None:
+    run = build.run()
+    leg = build.leg_id(run)
+    finding = found(build.alter_request(run, leg, 1, prompt_sha256="other"), "request-set-incomplete")[0]
+    assert finding.leg_id == leg
+    assert finding.message.startswith("the prompts' digest is none; expected ")
+
+
+@pytest.mark.parametrize("arm", ["candidate", "oracle"])
+def test_a_record_that_one_arm_lacks_is_not_another_prompt(build: Any, found: Any, arm: str) -> None:
+    """The leg that lacks it is void; the other arm's is whole."""
+    run = build.run()
+    leg = build.leg_id(run, arm)
+    rest = tuple(r for r in run.requests if (r.leg_id, r.index) != (leg, 1))
+    assert [f.leg_id for f in found(dataclasses.replace(run, requests=rest), "request-set-incomplete")] == [leg]

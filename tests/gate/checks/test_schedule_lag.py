@@ -32,3 +32,15 @@ def test_closed_loop_has_no_schedule(build: Any, found: Any) -> None:
     row = run.requests[0]
     late = build.alter_request(run, row.leg_id, 0, scheduled_ns=row.sent_ns - 900 * MS)
     assert found(late, "schedule-lag") == []
+
+
+def test_the_latest_send_decides(build: Any, found: Any) -> None:
+    """Of those that were late, on time or not scheduled; beyond says by how much."""
+    run = build.run(workload=OPEN)
+    leg = build.leg_id(run)
+    for index, late_ms in ((0, 0), (1, 50), (2, 10)):
+        row = next(r for r in run.requests if (r.leg_id, r.index) == (leg, index))
+        run = build.alter_request(run, leg, index, scheduled_ns=row.sent_ns - late_ms * MS)
+    (finding,) = found(run, "schedule-lag")
+    assert finding.message == "a request was sent 50.0 ms late; expected at most 25.0 ms"
+    assert finding.beyond == 2.0

@@ -47,3 +47,18 @@ def test_a_start_id_that_was_not_read_again_is_not_a_fault(build: Any, found: An
     for leg in run.legs:
         run = build.alter_leg(run, leg.leg_id, server_start_id_after=None)
     assert found(run, "server-restarted") == []
+
+
+def test_a_restart_within_a_leg_is_said_of_that_leg_alone(build: Any, found: Any) -> None:
+    """The legs after it find the server that it left."""
+    run = build.run()
+    legs = [leg for leg in run.legs if leg.arm == "candidate"]
+    run = restart(build, run, "candidate", 2, "candidate-2")
+    run = build.alter_leg(run, legs[1].leg_id, server_start_id_after="candidate-2")
+    assert [f.leg_id for f in found(run, "server-restarted")] == [legs[1].leg_id]
+
+
+def test_one_start_id_that_was_not_read_again_is_not_a_fault_either(build: Any, found: Any) -> None:
+    """The arms are not excused by each other: only one has such a leg."""
+    run = build.run()
+    assert found(build.alter_leg(run, build.leg_id(run), server_start_id_after=None), "server-restarted") == []

@@ -25,6 +25,7 @@ def slow_leg(share: float) -> Any:
         ([5], None),
         ([None, None], None),
         ([0, 0], None),
+        ([0.5, 0.75, 0.5], 0.5),
     ],
 )
 def test_closed_form(values: Any, expected: float | None) -> None:
@@ -53,3 +54,10 @@ def test_the_recipe_sets_the_limit(build: Any, found: Any) -> None:
 
 def test_one_repetition_has_no_spread(build: Any, found: Any) -> None:
     assert found(build.run(slow_leg(0.5), protocol={"repetitions": 1})) == []
+
+
+def test_exactly_the_limit_is_allowed(build: Any, found: Any) -> None:
+    """12.5 ms against twice 10 ms is a spread of 0.25 to the last bit."""
+    assert found(build.run(slow_leg(0.25), protocol={"max_spread": 0.25})) == []
+    beyond = found(build.run(slow_leg(0.25), protocol={"max_spread": 0.125}), "spread")
+    assert {f.axis: f.beyond for f in beyond}["tpot_median_ms"] == 2.0

@@ -23,3 +23,12 @@ def test_a_failed_request_is_not_reported_twice(build: Any, found: Any) -> None:
 
 def test_a_good_leg_is_silent(build: Any, found: Any) -> None:
     assert found(build.run(), "usage-missing") == []
+
+
+def test_a_request_that_was_refused_is_not_reported_twice(build: Any, found: Any) -> None:
+    """Without an error of the client's: the status is enough."""
+    nothing = {"first_token_ns": None, "last_token_ns": None, "token_times_ns": (), "tokens_per_event": ()}
+    run = build.run()
+    refused = build.alter_request(run, build.leg_id(run), 0, http_status=500, completion_tokens=None, **nothing)
+    assert found(refused, "failed-request")
+    assert found(refused, "usage-missing") == []
