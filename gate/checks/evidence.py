@@ -120,7 +120,7 @@ class Evidence:
         return tuple((by_arm["candidate"][r], by_arm["oracle"][r]) for r in common)
 
     def arm_plan(self, arm: Arm) -> ArmPlan:
-        return self.plan.candidate if arm == "candidate" else self.plan.oracle
+        return self.plan.arm(arm)
 
     def identity(self, arm: Arm) -> Identity | None:
         """What the arm first said of itself: before its first leg, or as soon as it answered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -18,3 +19,7 @@ def test_a_wider_module_is_named(build: Any, found: Any) -> None:
 @pytest.mark.parametrize("widened", [[], None, "lm_head"])
 def test_none_and_not_reported_are_no_finding(build: Any, found: Any, widened: Any) -> None:
     assert found(made_of(build, build.run(), widened_modules=widened)) == []
+
+
+def test_an_arm_without_an_identity_has_no_modules(build: Any, found: Any) -> None:
+    assert found(dataclasses.replace(build.run(), identities=()), "weights-widened") == []
