@@ -1,18 +1,20 @@
 """Mutation tests of what judges: every mutant of checks, statistics, tokens, metrics and verdict must fail some test.
 
-    python tools/mutants.py [PATH …] [--quick] [--tests PATH …] [--jobs N] [--fresh]
+    python tools/mutants.py [PATH …] [--quick] [--tests PATH …] [--jobs N] [--fresh] [--out FILE]
 
 Not mutmut 3: it changes function bodies only, and half of what decides here are thresholds at the top of a module. Not
 cosmic-ray: an interpreter for each mutant costs seconds. Here everything is imported once; each mutant is a fork that
 imports the changed module and its dependants again and runs the tests that reach the changed statement, those of the
 module's own test file first. Results are kept by content in build/mutants.json, so that Ctrl-C loses nothing. What no
-test can notice is in tools/equivalent_mutants.toml, each with its reason. Exit code 1 where one survives.
+test can notice is in tools/equivalent_mutants.toml, each with its reason. --out writes what came out as JSON: commit,
+targets, counts for each file, survivors. Exit code 1 where one survives.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import gc
 import hashlib
 import importlib
@@ -21,7 +23,9 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,7 +62,7 @@ PRELOADED = (
     "scipy.stats",
 )
 FIRST = 12
-"""Tests tried before all others; most mutants go no further."""
+"""Tests tried before all others, or all of the module's own test file; most mutants go no further."""
 SAVE_EVERY = 100
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 CACHE = ROOT / "build" / "mutants.json"
@@ -84,6 +88,8 @@ class Bench:
     tests: list[str]
     cache: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=dict)
+    kept: int = 0
+    """Answers of an earlier run on which nothing has changed since."""
 
     def __post_init__(self) -> None:
         self.graph = grimp.build_graph("gate", cache_dir=None)
@@ -148,7 +154,10 @@ class Bench:
         # A constant can travel through a list or a registry that no test is seen to reach it by, and a function that
         # only an import calls is reached by no test.
         others = sorted(self.base["seconds"].keys() - names, key=rank) if mutant.at_import or not names else []
-        parts = (ranked[:FIRST], ranked[FIRST:], others)
+        before = [test for test in ranked if test == killer]
+        rest = ranked[len(before) :]
+        first = max(FIRST, sum(Path(test.partition("::")[0]).stem.startswith(own) for test in rest))
+        parts = (before, rest[:first], rest[first:], others)
         return [Group(tuple({t.partition("::")[0]: 0 for t in part}), tuple(part)) for part in parts if part]
 
 
@@ -165,6 +174,7 @@ def outcomes(bench: Bench, todo: Sequence[Mutant], jobs: int) -> Iterator[tuple[
                     key = hashlib.sha256(f"{mutant.path}\n{mutant.source}".encode()).hexdigest()
                     before = kept.get(key, {})
                     if before and before["evidence"] == bench.evidence(before["killer"]):
+                        bench.kept += 1
                         yield mutant, before["killer"]
                         continue
                     groups = bench.groups(mutant, before.get("killer"))
@@ -196,6 +206,10 @@ def equivalent() -> dict[tuple[str, str, str], str]:
     return {(e["file"], squeezed(e["before"]), squeezed(e["after"])): e["reason"] for e in entries}
 
 
+def change(mutant: Mutant) -> tuple[str, str, str]:
+    return mutant.path, squeezed(mutant.before), squeezed(mutant.after)
+
+
 def squeezed(lines: str) -> str:
     return "\n".join(line.strip() for line in lines.strip().splitlines())
 
@@ -210,6 +224,27 @@ def shown(mutant: Mutant) -> str:
     return "\n".join((f"{mutant.path}:{mutant.line}: survived ({mutant.kind})", *lines))
 
 
+def summary(
+    found: Sequence[Mutant], known: Sequence[Mutant], answers: Sequence[tuple[Mutant, str | None]]
+) -> dict[str, Any]:
+    """Counts, of all and for each file, and the survivors by place and change. What was not tried is its own count."""
+    survivors = [mutant for mutant, killer in answers if killer is None]
+    counts = {
+        "mutants": Counter(mutant.path for mutant in found),
+        "equivalent": Counter(mutant.path for mutant in known),
+        "killed": Counter(mutant.path for mutant, killer in answers if killer is not None),
+        "survived": Counter(mutant.path for mutant in survivors),
+    }
+    counts["not_tried"] = counts["mutants"] - counts["equivalent"] - counts["killed"] - counts["survived"]
+    return {
+        **{name: count.total() for name, count in counts.items()},
+        "survivors": [
+            {"file": m.path, "line": m.line, "kind": m.kind, "before": m.before, "after": m.after} for m in survivors
+        ],
+        "files": {path: {name: count[path] for name, count in counts.items()} for path in sorted(counts["mutants"])},
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0], allow_abbrev=False)
     parser.add_argument(
@@ -219,7 +254,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--tests", nargs="+", default=TESTS, help="files, folders or patterns that must notice")
     parser.add_argument("--fresh", action="store_true", help="forget kept results")
+    parser.add_argument("--out", type=Path, help="a JSON file for commit, targets, counts for each file and survivors")
     asked = parser.parse_args(argv)
+    out = asked.out and asked.out.absolute()
+    began, began_s = datetime.datetime.now(datetime.UTC), time.monotonic()
     os.chdir(ROOT)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     targets = paths_of(asked.path)
@@ -228,15 +266,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.insert(0, str(ROOT))
     for name in PRELOADED:
         importlib.import_module(name)
+    version = importlib.import_module("gate.observe.source").source()
     tests = [p for p in paths_of(asked.tests) if Path(p).name.startswith("test_") and p not in SIMULATIONS]
     bench = Bench(paths_of(TARGETS), tests)
     if CACHE.exists() and not asked.fresh:
         bench.cache = json.loads(CACHE.read_text())
     found = [m for path in targets for m in mutants(path, (ROOT / path).read_text()) if is_quick(m) or not asked.quick]
     allowed = equivalent()
-    todo = [m for m in found if (m.path, squeezed(m.before), squeezed(m.after)) not in allowed]
-    survivors: list[Mutant] = []
-    done = 0
+    known = [m for m in found if change(m) in allowed]
+    todo = [m for m in found if change(m) not in allowed]
+    answers: list[tuple[Mutant, str | None]] = []
+    survived = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     interrupted = False
     try:
@@ -246,26 +286,40 @@ def main(argv: Sequence[str] | None = None) -> int:
             gc.freeze()  # a collection in a child would copy every page of the parent
             task = progress.add_task("mutants", total=len(todo))
             for mutant, killer in outcomes(bench, todo, max(1, asked.jobs)):
-                done += 1
+                answers.append((mutant, killer))
                 if killer is None:
-                    survivors.append(mutant)
+                    survived += 1
                     print(shown(mutant), end="\n\n", flush=True)
-                progress.update(task, advance=1, description=f"mutants, {len(survivors)} survived")
-                if done % SAVE_EVERY == 0:
+                progress.update(task, advance=1, description=f"mutants, {survived} survived")
+                if len(answers) % SAVE_EVERY == 0:
                     bench.save()
     except KeyboardInterrupt:
         interrupted = True
     finally:
         bench.save()
-    there = {(m.path, squeezed(m.before), squeezed(m.after)) for m in found}
+    there = {change(m) for m in found}
     stale = [key for key in allowed if key[0] in targets and key not in there and not asked.quick]
     for file, before, _after in stale:
         print(f"{file}: no mutant changes {before!r} that way: remove it from {EQUIVALENT.relative_to(ROOT)}")
-    print(f"{done} of {len(todo)} mutants tried: {len(survivors)} survived; {len(found) - len(todo)} known equivalent")
+    print(f"{len(answers)} of {len(todo)} mutants tried: {survived} survived; {len(known)} known equivalent")
+    if out is not None:
+        record = {
+            "commit": version and version.commit,
+            "dirty": version and version.dirty,
+            "began_at": began.isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - began_s),
+            "targets": list(asked.path),
+            "tests": list(asked.tests),
+            "quick": asked.quick,
+            "answers_of_an_earlier_run": bench.kept,
+            **summary(found, known, answers),
+        }
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if interrupted:
         print("interrupted; make mutants goes on from here")
         return 130
-    return 1 if survivors or stale else 0
+    return 1 if survived or stale else 0
 
 
 if __name__ == "__main__":

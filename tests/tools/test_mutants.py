@@ -1,7 +1,8 @@
-"""tools/mutants.py: what it says of a mutant that no test notices, and that none of the quick ones survives."""
+"""tools/mutants.py: what it says and writes of a mutant that no test notices, and that no quick one survives."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -19,15 +20,27 @@ def test_predicates_made_constant_and_the_verdicts_conditions_fail_some_test() -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_survivor_is_named_with_its_place_and_its_change() -> None:
+def test_a_survivor_is_named_with_its_place_and_its_change(tmp_path: Path) -> None:
     """The tests of another check notice a check that always finds something, and not one that never does."""
-    done = mutants("gate/checks/spread.py", "--quick", "--tests", "tests/gate/checks/test_lock_lost.py")
+    out = tmp_path / "new" / "mutants.json"
+    tests = "tests/gate/checks/test_lock_lost.py"
+    done = mutants("gate/checks/spread.py", "--quick", "--out", str(out), "--tests", tests)
     assert done.returncode == 1, done.stderr
     assert "2 of 2 mutants tried: 1 survived" in done.stdout
     text = (ROOT / "gate/checks/spread.py").read_text()
     line = 1 + text[: text.index("    protocol =")].count("\n")
     assert f"gate/checks/spread.py:{line}: survived (never)" in done.stdout
     assert "+    return\n" in done.stdout
+    record = json.loads(out.read_text())
+    counts = {"mutants": 2, "equivalent": 0, "killed": 1, "survived": 1, "not_tried": 0}
+    assert record["files"] == {"gate/checks/spread.py": counts}
+    assert record == record | counts
+    (survivor,) = record["survivors"]
+    assert (survivor["file"], survivor["line"], survivor["kind"]) == ("gate/checks/spread.py", line, "never")
+    assert survivor["after"].strip().splitlines()[0] == "return"
+    assert (record["targets"], record["tests"], record["quick"]) == (["gate/checks/spread.py"], [tests], True)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert record["commit"] == (head.strip() or None)
 
 
 def test_nothing_to_change_is_said() -> None:
@@ -58,3 +71,29 @@ def test_what_no_test_is_seen_to_reach_any_may_notice() -> None:
     done = subprocess.run(command, cwd=ROOT / "tools", capture_output=True, text=True, check=False)
     both = "tests/gate/a.py::reaches tests/gate/b.py::other"
     assert done.stdout == f"2 tests/gate/a.py::reaches\n6 {both}\n", done.stderr
+
+
+COUNTED = """
+import json
+from mutants import summary
+from mutations import mutants
+
+found = mutants("gate/a.py", "def one():\\n    return 1\\n") + mutants("gate/b.py", "TWO = 2\\n")
+kinds = [(mutant.path, mutant.kind) for mutant in found]
+print(json.dumps([kinds, summary(found, found[:1], [(found[1], "tests/a.py::a"), (found[3], None)])]))
+"""
+
+
+def test_what_was_not_tried_is_counted_apart() -> None:
+    """Of an interrupted run: neither killed nor survived."""
+    command = [sys.executable, "-c", COUNTED]
+    done = subprocess.run(command, cwd=ROOT / "tools", capture_output=True, text=True, check=False)
+    kinds, told = json.loads(done.stdout or done.stderr)
+    assert [path for path, _ in kinds] == ["gate/a.py"] * 3 + ["gate/b.py"] * 2
+    each = ("mutants", "equivalent", "killed", "survived", "not_tried")
+    assert [told[name] for name in each] == [5, 1, 1, 1, 2]
+    assert [[told["files"][path][name] for name in each] for path in ("gate/a.py", "gate/b.py")] == [
+        [3, 1, 1, 0, 1],
+        [2, 0, 0, 1, 1],
+    ]
+    assert [survivor["file"] for survivor in told["survivors"]] == ["gate/b.py"]

@@ -125,6 +125,14 @@ def test_repetitions_with_and_without_extra_blocks(build: Any, ran: bool) -> Non
     assert [evidence.repetitions_at(c) for c in (1, 2)] == [4 if ran else 2, 2]
 
 
+def test_one_leg_of_an_extra_block_is_enough_to_have_begun(build: Any) -> None:
+    run = extended(build)
+    _, *rest = [leg.leg_id for leg in run.plan.extra_legs if leg.concurrency == 1]
+    begun = Evidence.of(build.without_legs(run, *rest))
+    assert (begun.extended(1), begun.repetitions_at(1)) == (True, 4)
+    assert {leg.leg_id for leg in begun.missing} == set(rest)
+
+
 def test_a_plan_without_legs_has_no_repetition_and_no_request(build: Any) -> None:
     run = build.run()
     empty = Evidence.of(dataclasses.replace(run, plan=run.plan.model_copy(update={"legs": ()}), legs=(), requests=()))
