@@ -9,7 +9,9 @@ import pytest
 
 from gate.cells import main_legs
 from gate.judge import judge
+from gate.observe.rows import Verdict
 from gate.plan import PlannedLeg
+from gate.report.model import Cell, Report
 
 
 def test_the_first_look_sees_no_record_of_an_extra_leg(build: Any) -> None:
@@ -36,3 +38,65 @@ def test_legs_that_fall_in_two_groups_are_told_of_their_arm(build: Any, arm: str
     (note,) = cell.notes
     assert note.startswith(f"the {arm}'s legs fall in two groups ")
     assert note.endswith(" (2 and 2 legs): their median describes neither")
+
+
+def memory_of(build: Any, ours: float, *, unread: tuple[str, int, int] | None = None) -> Report:
+    """Both arms' GPU memory, the candidate's in shares of the oracle's; `unread`: arm, level and repetition."""
+    run = build.run()
+    for row in run.legs:
+        if (row.arm, row.concurrency, row.repetition) != unread:
+            size = 1_000_000 * (ours if row.arm == "candidate" else 1.0)
+            run = build.alter_leg(run, row.leg_id, gpu_peak_bytes=int(size))
+    return judge(run)
+
+
+def cell(report: Report, axis: str, concurrency: int = 2) -> Cell:
+    return next(one for one in report.cells if (one.axis, one.concurrency) == (axis, concurrency))
+
+
+@pytest.mark.parametrize("arm", ["candidate", "oracle"])
+def test_memory_that_one_leg_lacks_was_read_all_the_same(build: Any, arm: str) -> None:
+    found = cell(memory_of(build, 1.0, unread=(arm, 2, 1)), "peak_gpu_bytes")
+    assert [reason.code for reason in found.reasons] == ["legs-missing"]
+    assert "2 of 3 repetitions have a value in both arms" in found.reasons[0].message
+
+
+def test_memory_that_was_read_and_decides_nothing_is_not_unreadable(build: Any) -> None:
+    """0.6 % more: the interval lies across what is needed."""
+    found = cell(memory_of(build, 1.006), "peak_gpu_bytes")
+    assert (found.verdict, [reason.code for reason in found.reasons]) == (
+        Verdict.INCONCLUSIVE,
+        ["interval-straddles"],
+    )
+
+
+def test_an_axis_of_the_requests_without_a_value_was_not_measured(build: Any) -> None:
+    """Nothing is said of memory."""
+    run = build.run()
+    theirs = [leg.leg_id for leg in run.legs if leg.arm == "oracle"]
+    found = cell(judge(build.without_legs(run, *theirs)), "tpot_median_ms")
+    assert [reason.code for reason in found.reasons] == ["unmeasured"]
+
+
+def test_what_running_first_did_stands_beside_the_ratio(build: Any) -> None:
+    """The leg that opens a repetition takes 1 / 0.97 of the time, whoever's it is; with one order none can tell."""
+
+    def speed(leg: PlannedLeg) -> float:
+        opens = (leg.arm == "candidate") == (leg.repetition % 2 == 0)
+        return 0.97 if opens else 1.0
+
+    assert cell(judge(build.run(speed)), "tpot_median_ms").order_effect == pytest.approx(-0.03, abs=1e-6)
+    once = judge(build.run(speed, protocol={"repetitions": 1}))
+    assert {one.order_effect for one in once.cells} == {None}
+
+
+def test_a_ratio_in_cycles_is_of_times_and_needs_every_legs_clock(build: Any) -> None:
+    """At one clock it is the ratio; of memory there is none."""
+    run = build.run(lambda leg: 1.1 if leg.arm == "candidate" else 1.0)
+    for row in run.legs:
+        run = build.alter_leg(run, row.leg_id, gpu_peak_bytes=1)
+    unread = judge(build.alter_telemetry(run, build.leg_id(run, "oracle"), "gpu0.sm_clock_mhz", None))
+    assert unread.findings == ()
+    assert cell(unread, "tpot_median_ms", 1).cycles_ratio == pytest.approx(1.1, rel=1e-6)
+    assert cell(unread, "tpot_median_ms", 2).cycles_ratio is None
+    assert cell(unread, "peak_gpu_bytes", 1).cycles_ratio is None
