@@ -203,7 +203,7 @@ def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: N
     void = decision.verdict is Verdict.VOID
     beside = _Beside() if void else _beside(evidence, axis, concurrency, candidate, oracle, clocks)
     medians = (None, None) if void else (median(candidate), median(oracle))
-    interval = None if void else decision.interval
+    interval = decision.interval
     return Cell(
         axis=axis.name,
         concurrency=concurrency,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ from gate.judge import judge
 from gate.observe.rows import Verdict
 from gate.plan import PlannedLeg
 from gate.report.model import Cell, Report
+from gate.stats.band import assumed
+from gate.stats.interval import moderated
+from gate.stats.pairs import log_ratios
 
 
 def test_the_first_look_sees_no_record_of_an_extra_leg(build: Any) -> None:
@@ -100,3 +104,28 @@ def test_a_ratio_in_cycles_is_of_times_and_needs_every_legs_clock(build: Any) ->
     assert cell(unread, "tpot_median_ms", 1).cycles_ratio == pytest.approx(1.1, rel=1e-6)
     assert cell(unread, "tpot_median_ms", 2).cycles_ratio is None
     assert cell(unread, "peak_gpu_bytes", 1).cycles_ratio is None
+
+
+def test_nothing_stands_beside_a_void_cell(build: Any) -> None:
+    run = build.run()
+    report = judge(build.alter_leg(run, build.leg_id(run), lock_held=False))
+    good, void = (cell(report, "tpot_median_ms", concurrency) for concurrency in (1, 2))
+    assert void.verdict is Verdict.VOID
+    assert (void.order_effect, void.cycles_ratio, void.notes) == (None, None, ())
+    assert (good.order_effect, good.cycles_ratio) == (pytest.approx(0.0, abs=1e-9), pytest.approx(1.0, rel=1e-9))
+
+
+def test_a_cell_carries_what_its_verdict_rests_on(build: Any) -> None:
+    """Without a history of the host the prior is half the band; the interval is that of the pairs."""
+    run = build.run(lambda leg: 0.97 if leg.arm == "candidate" else 1.0, protocol={"floor": 0.95, "band": 0.02})
+    made = cell(judge(run), "tpot_median_ms")
+    assert (made.floor, made.band, made.looks, made.primary) == (0.95, 0.02, 1, True)
+    assert (made.prior, made.prior_sd, made.prior_df) == ("assumed", 0.01, 4.0)
+    ours, theirs = made.candidate_values, made.oracle_values
+    interval = moderated(log_ratios(ours, theirs, "lower"), assumed(0.02))
+    assert interval is not None
+    assert (made.ratio_low, made.ratio_high) == (math.exp(interval.low), math.exp(interval.high))
+    assert (made.candidate_median, made.oracle_median) == (ours[0], theirs[0])
+    assert made.ratio == pytest.approx(0.97, rel=1e-6)
+    observed = cell(judge(run), "tpot_mean_ms")
+    assert (observed.primary, observed.unit, observed.direction) == (False, "ms", "lower")
