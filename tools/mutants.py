@@ -63,6 +63,8 @@ PRELOADED = (
 )
 FIRST = 12
 """Tests tried before all others, or all of the module's own test file; most mutants go no further."""
+LATELY = 4
+"""Tests that failed on the last mutants of a module: the next one is often of the same line."""
 SAVE_EVERY = 100
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 CACHE = ROOT / "build" / "mutants.json"
@@ -90,6 +92,8 @@ class Bench:
     base: dict[str, Any] = field(default_factory=dict)
     kept: int = 0
     """Answers of an earlier run on which nothing has changed since."""
+    lately: dict[str, list[str]] = field(default_factory=dict)
+    """Module -> the tests that failed last on a mutant of it, the last one first."""
 
     def __post_init__(self) -> None:
         self.graph = grimp.build_graph("gate", cache_dir=None)
@@ -129,9 +133,15 @@ class Bench:
         module = module_of(mutant.path)
         return [module, *sorted(self.graph.find_downstream_modules(module) & sys.modules.keys())]
 
+    def noticed(self, mutant: Mutant, killer: str | None) -> None:
+        if killer in self.base.get("seconds", ()):
+            others = [test for test in self.lately.get(mutant.path, []) if test != killer]
+            self.lately[mutant.path] = [killer, *others][:LATELY]
+
     def groups(self, mutant: Mutant, killer: str | None) -> list[Group]:
         """The tests to try, the likeliest first."""
         own = f"test_{Path(mutant.path).stem}"
+        lately = self.lately.get(mutant.path, [])
         if not self.base:  # quick: whole files, nothing was measured
             near = tuple(path for path in self.tests if Path(path).stem.startswith(own))
             rest = tuple(path for path in self.tests if path not in near)
@@ -145,10 +155,11 @@ class Bench:
             first, last = mutant.statement
             names = {test for test, lines in reached.items() if any(first <= line <= last for line in lines)}
 
-        def rank(test: str) -> tuple[bool, bool, bool, float]:
+        def rank(test: str) -> tuple[bool, int, bool, bool, float]:
             file = Path(test.partition("::")[0])
             apart = str(file.parent) != f"tests/{Path(mutant.path).parent}"
-            return test != killer, not file.stem.startswith(own), apart, self.base["seconds"][test]
+            since = lately.index(test) if test in lately else LATELY
+            return test != killer, since, not file.stem.startswith(own), apart, self.base["seconds"][test]
 
         ranked = sorted(names & self.base["seconds"].keys(), key=rank)
         # A constant can travel through a list or a registry that no test is seen to reach it by, and a function that
@@ -187,6 +198,7 @@ def outcomes(bench: Bench, todo: Sequence[Mutant], jobs: int) -> Iterator[tuple[
                 mutant, key, answer = running.pop(pid)
                 killer = json.loads(answer.read_text()) if answer.exists() else f"process: {ended(status, mutant)}"
                 kept[key] = {"killer": killer, "evidence": bench.evidence(killer)}
+                bench.noticed(mutant, killer)
                 yield mutant, killer
         finally:
             for pid in running:

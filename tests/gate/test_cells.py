@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from gate.cells import main_legs
+from gate.calibration.apply import Noise
+from gate.cells import cells, main_legs
+from gate.checks.evidence import Evidence
 from gate.judge import judge
 from gate.observe.rows import Verdict
 from gate.plan import PlannedLeg
 from gate.report.model import Cell, Report
-from gate.stats.band import assumed
+from gate.stats.band import Band, assumed
 from gate.stats.interval import moderated
 from gate.stats.pairs import log_ratios
 
@@ -129,3 +131,15 @@ def test_a_cell_carries_what_its_verdict_rests_on(build: Any) -> None:
     assert made.ratio == pytest.approx(0.97, rel=1e-6)
     observed = cell(judge(run), "tpot_mean_ms")
     assert (observed.primary, observed.unit, observed.direction) == (False, "ms", "lower")
+
+
+class Calibrated(Noise):
+    """A host whose history knows every cell."""
+
+    def band(self, axis: str, concurrency: int) -> Band:
+        return Band(self.share, 0.003, 3.0, "calibrated")
+
+
+def test_a_cell_says_whose_noise_its_interval_has(build: Any) -> None:
+    made = cells(Evidence.of(build.run()), (), Calibrated(0.02, None, ()))
+    assert {(one.prior, one.prior_sd, one.prior_df, one.band) for one in made} == {("calibrated", 0.003, 3.0, 0.02)}

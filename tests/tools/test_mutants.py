@@ -55,7 +55,7 @@ from mutants import Bench
 from mutations import mutants
 
 bench = object.__new__(Bench)
-bench.graph = grimp.build_graph("gate", cache_dir=None)
+bench.graph, bench.lately = grimp.build_graph("gate", cache_dir=None), {}
 reached = {"gate/metrics/__init__.py": {"tests/gate/a.py::reaches": [2]}}
 bench.base = {"lines": reached, "seconds": {"tests/gate/a.py::reaches": 0.1, "tests/gate/b.py::other": 0.2}}
 source = "def seen():\\n    return 1\\n\\n\\ndef unseen():\\n    return 2\\n"
@@ -97,3 +97,42 @@ def test_what_was_not_tried_is_counted_apart() -> None:
         [2, 0, 0, 1, 1],
     ]
     assert [survivor["file"] for survivor in told["survivors"]] == ["gate/b.py"]
+
+
+ORDER = """
+import grimp
+from mutants import Bench
+from mutations import mutants
+
+bench = object.__new__(Bench)
+bench.graph, bench.lately = grimp.build_graph("gate", cache_dir=None), {}
+own, other = "tests/gate/stats/test_holm.py", "tests/gate/test_judge.py"
+tests = [f"{other}::{name}" for name in "ab"] + [f"{own}::{name}" for name in "cd"]
+bench.base = {
+    "lines": {"gate/stats/holm.py": {test: [2] for test in tests}},
+    "seconds": {test: 1.0 - k / 10 for k, test in enumerate(tests)},
+}
+(mutant,) = [one for one in mutants("gate/stats/holm.py", "def seen():\\n    return 1\\n") if one.kind == "return"]
+
+
+def tell(killer):
+    print(*("".join(test[-1] for test in group.ids) for group in bench.groups(mutant, killer)))
+
+
+tell(None)
+tell(tests[0])
+bench.noticed(mutant, tests[0])
+bench.noticed(mutant, tests[1])
+bench.noticed(mutant, None)
+bench.noticed(mutant, "process: SIGALRM")
+tell(None)
+bench.noticed(mutant, tests[0])
+tell(tests[2])
+"""
+
+
+def test_the_likeliest_tests_are_tried_first() -> None:
+    """The one that failed before alone; those that failed lately; the module's own, quick ones first; the others."""
+    command = [sys.executable, "-c", ORDER]
+    done = subprocess.run(command, cwd=ROOT / "tools", capture_output=True, text=True, check=False)
+    assert done.stdout == "dcba\na dcb\nbadc\nc abd\n", done.stderr
