@@ -136,7 +136,7 @@ def test_a_cell_carries_what_its_verdict_rests_on(build: Any) -> None:
 class Calibrated(Noise):
     """A host whose history knows every cell."""
 
-    def band(self, axis: str, concurrency: int) -> Band:
+    def band(self, *_cell: object) -> Band:
         return Band(self.share, 0.003, 3.0, "calibrated")
 
 
