@@ -23,13 +23,12 @@ import math
 import statistics
 from collections.abc import Iterator, Sequence
 
-from scipy import stats
-
 from gate.checks.evidence import Evidence
 from gate.metrics import Axis, axes_for
 from gate.observe.rows import ARMS, Arm, Finding
 from gate.stats import order
 from gate.stats.band import Band, assumed
+from gate.stats.distributions import t_quantile
 from gate.stats.pairs import log_ratios
 
 CODE = "order-effect"
@@ -68,7 +67,7 @@ def noise(began: Sequence[float], followed: Sequence[float], band: Band) -> floa
     df = band.prior_df + sum(len(group) - 1 for group in groups)
     squares = sum((value - statistics.fmean(group)) ** 2 for group in groups for value in group)
     pooled = (band.prior_df * band.prior_sd**2 + squares) / df
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, df)) * math.sqrt(pooled * sum(1 / len(g) for g in groups)) / 2
+    return t_quantile(0.5 + CONFIDENCE / 2, df) * math.sqrt(pooled * sum(1 / len(g) for g in groups)) / 2
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

@@ -25,13 +25,12 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from scipy import stats
-
 from gate.checks.base import void_leg
 from gate.checks.cold_first_requests import MEASURES, observable
 from gate.checks.evidence import Evidence
 from gate.metrics.ttft import ttft_ms
 from gate.observe.rows import Finding, RequestRow
+from gate.stats.distributions import t_quantile
 
 CODE = "warmup-unsettled"
 TIMING_ONLY = True
@@ -108,4 +107,4 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 
 @functools.cache
 def _critical(df: int) -> float:
-    return float(stats.t.ppf(0.5 + CONFIDENCE / 2, df))
+    return t_quantile(0.5 + CONFIDENCE / 2, df)

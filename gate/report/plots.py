@@ -6,15 +6,14 @@ import functools
 import io
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from gate.observe.rows import Verdict
 from gate.report import table
 from gate.report.model import Cell, Report
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 INK, QUIET, RULE = "#1c2430", "#667080", "#d5dae1"
 CANDIDATE, ORACLE = "#1257a0", "#8a5a14"
@@ -77,6 +76,10 @@ def missing(report: Report) -> tuple[str, ...]:
 
 
 def svg(name: str, draw: Callable[[Axes], None]) -> str:
+    # Half a second that only what is drawn should cost.
+    import matplotlib
+    from matplotlib.figure import Figure
+
     # The salt makes element ids reproducible, and different in the two plots, which share one page.
     style: Any = STYLE | {"svg.hashsalt": name}
     with matplotlib.rc_context(style):

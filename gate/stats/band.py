@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy import stats
+from gate.stats.distributions import f_tail
 
 ASSUMED_PRIOR_DF = 4.0
 """Weight of an assumed prior: a guess that three measurements of 3 % noise can still overrule."""
@@ -119,6 +119,6 @@ def between(gates: Sequence[Sequence[float]]) -> tuple[float | None, float]:
     within = sum((pair - mean) ** 2 for mean, gate in zip(means, kept, strict=True) for pair in gate) / (total - k)
     if within <= 0:
         return None, 0.0
-    p = float(stats.f.sf(above / within, k - 1, total - k))
+    p = f_tail(above / within, k - 1, total - k)
     pairs = (total - sum(len(gate) ** 2 for gate in kept) / total) / (k - 1)
     return p, math.sqrt(max(0.0, above - within) / pairs) if p < BETWEEN_GATES_P else 0.0

@@ -17,9 +17,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
 from gate.stats.band import Band
+from gate.stats.distributions import t_cdf, t_quantile
 
 CONFIDENCE = 0.95
 """Two-sided; each verdict uses one end of it, so a false PASS or FAIL of one cell has a nominal 2.5 %."""
@@ -42,7 +41,7 @@ class Interval:
 
     def p_below(self, log_ratio: float) -> float:
         """One-sided p of the hypothesis that the true log ratio is at least `log_ratio`: small means it is below."""
-        return float(stats.t.cdf((self.mean - log_ratio) / self.standard_error, self.df))
+        return t_cdf((self.mean - log_ratio) / self.standard_error, self.df)
 
 
 def moderated(log_ratios: Sequence[float], band: Band, confidence: float = CONFIDENCE) -> Interval | None:
@@ -64,4 +63,4 @@ def moderated(log_ratios: Sequence[float], band: Band, confidence: float = CONFI
 @functools.cache
 def _critical(confidence: float, df: float) -> float:
     """Few different ones are ever asked for, and each costs more than the rest of an interval."""
-    return float(stats.t.ppf(0.5 + confidence / 2, df))
+    return t_quantile(0.5 + confidence / 2, df)

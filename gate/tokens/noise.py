@@ -25,10 +25,9 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from scipy import stats
-
 from gate.observe.tokenrows import ForcedRow
 from gate.report.model import Interval, Noise
+from gate.stats.distributions import t_quantile
 
 CONFIDENCE = 0.95
 """Two-sided; each verdict uses one end of it."""
@@ -108,7 +107,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Interval | None:
         return None
     squares = sum((one / mean - 1) ** 2 for values, mean in zip((ours, theirs), means, strict=True) for one in values)
     df = n + m - 2
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, df)) * math.sqrt(squares / df * (1 / n + 1 / m))
+    half = t_quantile(0.5 + CONFIDENCE / 2, df) * math.sqrt(squares / df * (1 / n + 1 / m))
     middle, half = math.log(means[0] / means[1]), min(half, WIDEST)
     return Interval(value=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half))
 
