@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import gc
 import importlib
 import json
 import os
@@ -122,7 +123,9 @@ class Stage:
         def body() -> int:
             fault.install()
             code = self.run("whole")
-            made = {"facts": self.facts("whole", code), "operations": len(fault.seen), "modules": [*sys.modules]}
+            made = {"facts": self.facts("whole", code), "operations": len(fault.seen)}
+            self.read("whole")
+            made["modules"] = [*sys.modules]
             kept.write_text(json.dumps(made), encoding="utf-8")
             return 0
 
@@ -132,6 +135,8 @@ class Stage:
         for module in made["modules"]:  # else every fork would import them anew
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
+        gc.collect()
+        gc.freeze()  # a collection in a fork would copy every page of this process
 
     def struck(self, case: str, kind: Kind, at: int, command: Callable[[str], int]) -> int:
         """Wait status of a command with a fault; below 256 it was killed."""
@@ -158,9 +163,7 @@ class Stage:
         """Whatever is there is read without a fault of ours; then the run is brought to its end and compared."""
 
         def body() -> int:
-            for words in (("list",), ("show",), ("report",)):
-                code = self.gate(case, *words)
-                self.must(code in (*VERDICTS, 64, 69), case, f"gate {words[0]} ended with {code}")
+            self.read(case)
             code = self.go_on(case)
             if code == 64 and "is complete" in (self.folder / f"{case}.log").read_text(encoding="utf-8"):
                 code = self.gate(case, "report")  # it was killed after its last operation
@@ -177,6 +180,11 @@ class Stage:
 
         self.must(forked(body) in (0, 256), case, "the resumed gate crashed")
         self.must(not (self.folder / f"{case}.bad").exists(), case, "see above")
+
+    def read(self, case: str) -> None:
+        for command in ("list", "show", "report"):
+            code = self.gate(case, command)
+            self.must(code in (*VERDICTS, 64, 69), case, f"gate {command} ended with {code}")
 
     def must(self, holds: bool, case: str, what: str) -> None:
         if not holds:
