@@ -1,19 +1,22 @@
 """The server was still changing while it was measured.
 
 What it does
-    Voids a closed-loop leg over which TTFT, or the median ITL of a request, drifts from the first send to the last by
-    more than repetitions may differ, beyond doubt. TTFT is that of requests whose prompt no other one ran beside: all
-    streams begin at once, and such a queue, which every leg has, is no drift. A leg whose stream was buffered has
-    neither to look at.
+    Voids of a closed-loop leg over which TTFT, TPOT or the median ITL of a request drifts from the first send to the
+    last by more than repetitions may differ, beyond doubt, the axes that this latency speaks for: after a staggered
+    start its own, and for TTFT and TPOT those that hold prefill and decoding both; else all. TTFT is that of requests
+    whose prompt no other one ran beside: all streams begin at once, and such a queue, which every leg has, is no drift.
+    A leg whose stream was buffered has none to look at.
 Why
     Clocks that ramp, caches that fill and allocators that grow make a leg's figure depend on its length, and its median
     one of a state that nobody asked for. A small spread does not prove otherwise: it is the same drift each time.
 Deciding numbers
     Least-squares slope over the requests' sends × (last send − first send) / mean. The end of its 99 % interval that is
-    nearer to zero, at most protocol.max_spread. Median ITL, since a neighbour's prefill lengthens a few gaps of a
-    request and not their median; after a staggered start of the tokens until the last send, since streams that end one
-    by one leave the others faster. With queued requests among them, TTFT fell by 50 % and more over sound legs at c32
-    of an H200: 118 to 3,117 ms for those that began together, about 410 for those that came one by one after them.
+    nearer to zero, at most protocol.max_spread. When streams begin together TPOT depends on the place in the wave, and
+    the median ITL stands in for it, since a neighbour's prefill lengthens a few gaps of a request and not their median.
+    After a staggered start both are taken up to the last send, since streams that end one by one leave the others
+    faster, in requests that had half of their tokens by then. With queued requests among them, TTFT fell by 50 % and
+    more over sound legs at c32 of an H200: 118 to 3,117 ms for those that began together, about 410 for those that came
+    one by one after them.
 What to do
     More warm-up at this concurrency (workload.warmup_per_stream); look at the latencies by send time in the report.
 """
@@ -26,8 +29,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from gate.checks.base import void_leg
-from gate.checks.cold_first_requests import MEASURES, observable
 from gate.checks.evidence import Evidence
+from gate.checks.latencies import latencies
 from gate.metrics.ttft import ttft_ms
 from gate.observe.rows import Finding, RequestRow
 from gate.stats.distributions import t_quantile
@@ -75,34 +78,24 @@ def unqueued(requests: Sequence[RequestRow]) -> list[RequestRow]:
     ]
 
 
-def until(requests: Sequence[RequestRow], stamp_ns: int) -> list[RequestRow]:
-    """The requests with those of their tokens alone that had come by then."""
-    cut = []
-    for request in requests:
-        come = sum(stamp <= stamp_ns for stamp in request.token_times_ns)
-        stamps, tokens = request.token_times_ns[:come], request.tokens_per_event[:come]
-        cut.append(request.model_copy(update={"token_times_ns": stamps, "tokens_per_event": tokens}))
-    return cut
-
-
 def check(evidence: Evidence) -> Iterator[Finding]:
     workload = evidence.plan.recipe.workload
     if workload.arrival != "closed":
         return  # a queue that builds up is the load's doing
     limit = evidence.plan.recipe.protocol.max_spread
-    for leg in [leg for leg in evidence.legs if observable(leg)]:
-        for name, measure in MEASURES.items():
-            requests = unqueued(leg.requests) if measure is ttft_ms else leg.requests
-            if measure is not ttft_ms and workload.start == "staggered":
-                requests = until(leg.requests, max(request.sent_ns for request in leg.requests))
-            measured = [(request.sent_ns, measure(request)) for request in requests]
+    for leg in evidence.legs:
+        for latency in latencies(leg, workload):
+            alone = latency.measure is ttft_ms
+            requests = unqueued(latency.requests) if alone else latency.requests
+            measured = [(request.sent_ns, latency.measure(request)) for request in requests]
             found = drift([(sent, value) for sent, value in measured if value is not None])
             if found is not None and abs(found) > limit:
                 message = (
-                    f"{name} drifted by at least {100 * found:+.0f} % over the leg; "
+                    f"{latency.name} drifted by at least {100 * found:+.0f} % over the leg; "
                     f"expected at most {100 * limit:.0f} % either way"
                 )
-                yield void_leg(CODE, leg, message, HINT, beyond=abs(found) / limit)
+                for family in latency.families:
+                    yield void_leg(CODE, leg, message, HINT, axis=family, beyond=abs(found) / limit)
 
 
 @functools.cache

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gate.checks.evidence import Evidence
-from gate.checks.warmup_unsettled import check, drift, unqueued, until
+from gate.checks.latencies import OF_BOTH
+from gate.checks.warmup_unsettled import check, drift, unqueued
 
 LONG = {"workload": {"requests_per_stream": 8}}
 
@@ -169,13 +170,6 @@ def test_who_waited_alone(build: Any) -> None:
     assert unqueued([]) == []
 
 
-def test_a_token_at_the_last_send_is_one_that_had_come(build: Any) -> None:
-    row = build.run().requests[0].model_copy(update={"token_times_ns": (10, 20, 30), "tokens_per_event": (1, 2, 3)})
-    for stamp_ns, come in ((9, 0), (10, 1), (29, 2), (30, 3)):
-        (cut,) = until([row], stamp_ns)
-        assert (cut.token_times_ns, cut.tokens_per_event) == ((10, 20, 30)[:come], (1, 2, 3)[:come])
-
-
 @pytest.mark.parametrize(
     ("start", "slower", "void"), [("together", 0.0, True), ("staggered", 0.0, False), ("staggered", 0.02, True)]
 )
@@ -199,3 +193,28 @@ def test_streams_that_end_one_by_one_are_no_drift_after_a_staggered_start(
     requests = tuple(paced(row) if row.leg_id == leg else row for row in run.requests)
     findings = unsettled(check(Evidence.of(dataclasses.replace(run, requests=requests))))
     assert findings == ({leg} if void else set())
+
+
+@pytest.mark.parametrize(
+    ("what", "voided"),
+    [("ttft", {"ttft"}), ("tpot", {"tpot"}), ("itl", {"itl", "tpot"})],
+)
+def test_after_a_staggered_start_each_latency_speaks_for_itself(build: Any, what: str, voided: set[str]) -> None:
+    """One stream, eight requests a second apart, ten tokens each. `tpot`: one gap of each grows, not their median."""
+    run = build.run(protocol={"concurrency": (1, 2)}, workload={"requests_per_stream": 8, "start": "staggered"})
+    leg = build.leg_id(run, "oracle", 1, 1)
+
+    def paced(row: Any) -> Any:
+        grown = 1 + 0.1 * row.index
+        sent = (10 + row.index) * 10**9
+        first = sent + int(50 * 10**6 * (grown if what == "ttft" else 1))
+        gaps = [10 * (grown if what == "itl" or (what == "tpot" and k == 2) else 1) for k in range(7)]
+        gaps[2] *= 5 if what == "tpot" else 1
+        stamps = [first + int(sum(gaps[:k]) * 10**6) for k in range(8)]
+        times = {"sent_ns": sent, "first_token_ns": first, "last_token_ns": stamps[-1], "end_ns": stamps[-1]}
+        return row.model_copy(update=times | {"token_times_ns": tuple(stamps)})
+
+    requests = tuple(paced(row) if row.leg_id == leg else row for row in run.requests)
+    findings = list(check(Evidence.of(dataclasses.replace(run, requests=requests))))
+    assert {f.axis for f in findings} == {*voided, *OF_BOTH}
+    assert {f.leg_id for f in findings} == {leg}

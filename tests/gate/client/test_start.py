@@ -82,8 +82,8 @@ def test_the_checks_find_nothing_in_a_staggered_leg(build: Any, costs: Costs, st
 def test_nor_at_the_shortest_answers_that_a_recipe_may_ask_for(build: Any, costs: Costs, streams: int) -> None:
     """With half of that a request's median gap is now decoding's and now a prefill's: a sound leg looks unsettled."""
     assert found(build, costs, streams, STEPS_PER_TURN * streams) == []
-    if streams == 16:
-        assert found(build, costs, streams, STEPS_PER_TURN * streams // 2) == ["warmup-unsettled"]
+    if streams == 16 and costs is CANDIDATE:
+        assert set(found(build, costs, streams, STEPS_PER_TURN * streams // 2)) == {"warmup-unsettled"}
 
 
 @pytest.mark.parametrize("output", [16, 32])
