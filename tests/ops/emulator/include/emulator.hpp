@@ -4,6 +4,7 @@
 // destination holds garbage, so that a missing wait shows; which fiber runs next is drawn at random, so that a missing
 // barrier has a chance to show. What is not modelled: memory consistency, bank conflicts, time, and overlap of launches.
 #pragma once
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -61,41 +62,56 @@ struct Copy {
     uint64_t* barrier;
 };
 
+// Lives on from block to block. _setjmp and _longjmp switch without a system call, which swapcontext makes two of.
 struct Fiber {
-    ucontext_t context;
+    jmp_buf context;
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
-    std::function<bool()> ready;   // what it waits for
-    std::vector<Copy> asked;       // 16-byte copies that no barrier waits for yet
-    bool done = false;
+    bool (*ready)(const void*) = nullptr;   // whether what it waits for has come; null: it can go on
+    const void* waits_for = nullptr;        // the argument of `ready`, on its own stack
+    std::vector<Copy> asked;                // 16-byte copies that no barrier waits for yet
+    unsigned gathers = 0;
+    bool begun = false, done = false;
 };
 
 struct Meeting {   // of `size` fibers, again and again
     unsigned size = 0, here = 0, generation = 0;
 };
 
+struct Slot {
+    alignas(8) uint8_t bytes[24];
+};
+
 struct Block {
-    std::vector<Fiber> fibers;
+    std::function<void()> body;
     std::vector<Meeting> warps;
-    std::vector<std::array<uint64_t, 32>> slots;   // what the lanes of a warp show each other
+    std::vector<std::array<std::array<Slot, 32>, 2>> slots;   // what the lanes of a warp show each other, in turns
     Meeting all;
     std::vector<Copy> copies;
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     unsigned current = 0;
     std::mt19937 random{1234};
 };
 
 inline Block* block = nullptr;
+inline std::vector<std::unique_ptr<Fiber>> fibers;   // as many as the largest block so far had threads
 
 [[noreturn]] inline void fail(const char* what) {
     std::fprintf(stderr, "emulator: block (%u, %u), thread %u: %s\n", blockIdx.x, blockIdx.y, threadIdx.x, what);
     std::abort();
 }
 
-inline void wait_until(std::function<bool()> ready) {
+inline Fiber& self() { return *fibers[block->current]; }
+
+inline void leave(Fiber& fiber) {
+    if (!_setjmp(fiber.context)) _longjmp(block->scheduler, 1);
+}
+
+template <class Ready>
+void wait_until(const Ready& ready) {
     if (ready()) return;
-    Fiber& self = block->fibers[block->current];
-    self.ready = std::move(ready);
-    swapcontext(&self.context, &block->scheduler);
+    self().ready = [](const void* what) { return (*static_cast<const Ready*>(what))(); };
+    self().waits_for = &ready;
+    leave(self());
 }
 
 inline void meet(Meeting& meeting) {
@@ -109,17 +125,24 @@ inline void meet(Meeting& meeting) {
 
 inline void meet_warp() { meet(block->warps[threadIdx.x / 32]); }
 
-// Every lane's value, after all have shown theirs.
+// Every lane's value, after all have shown theirs; to be read before the next gather. Two sets of slots in turns: a lane
+// that is ahead writes the other set, and cannot come back to this one before all have met again.
 template <class T>
-std::array<T, 32> gather(T mine) {
-    static_assert(sizeof(T) <= 8);
-    auto& slots = block->slots[threadIdx.x / 32];
-    std::memcpy(&slots[threadIdx.x % 32], &mine, sizeof(T));
+struct Shown {
+    const std::array<Slot, 32>& slots;
+    T operator[](int lane) const {
+        T value;
+        std::memcpy(&value, slots[lane].bytes, sizeof(T));
+        return value;
+    }
+};
+template <class T>
+Shown<T> gather(T mine) {
+    static_assert(sizeof(T) <= sizeof(Slot));
+    auto& slots = block->slots[threadIdx.x / 32][self().gathers++ % 2];
+    std::memcpy(slots[threadIdx.x % 32].bytes, &mine, sizeof(T));
     meet_warp();
-    std::array<T, 32> all;
-    for (int lane = 0; lane < 32; lane++) std::memcpy(&all[lane], &slots[lane], sizeof(T));
-    meet_warp();
-    return all;
+    return {slots};
 }
 
 // mbarrier: arrivals still to come in this phase (low 16 bits), arrivals per phase, phase parity, bytes still to come.
@@ -129,11 +152,13 @@ struct Barrier {
 };
 static_assert(sizeof(Barrier) == sizeof(uint64_t));
 inline Barrier& as_barrier(uint64_t* barrier) { return *reinterpret_cast<Barrier*>(barrier); }
-inline void settle(Barrier& barrier) {
-    if (barrier.pending == 0 && barrier.bytes == 0) barrier.phase ^= 1, barrier.pending = barrier.arrivals;
+inline bool settle(Barrier& barrier) {   // whether that was the end of its phase
+    if (barrier.pending != 0 || barrier.bytes != 0) return false;
+    barrier.phase ^= 1, barrier.pending = barrier.arrivals;
+    return true;
 }
 
-inline void land_one_copy() {
+inline bool land_one_copy() {   // whether it ended a phase
     auto& copies = block->copies;
     const size_t index = block->random() % copies.size();
     const Copy copy = copies[index];
@@ -141,46 +166,58 @@ inline void land_one_copy() {
     copies.pop_back();
     std::memcpy(copy.destination, copy.source, copy.bytes);
     as_barrier(copy.barrier).bytes -= int32_t(copy.bytes);
-    settle(as_barrier(copy.barrier));
+    return settle(as_barrier(copy.barrier));
 }
 
-inline void enter(unsigned low, unsigned high) {
-    auto* body = reinterpret_cast<std::function<void()>*>(uintptr_t(low) | uintptr_t(high) << 32);
-    (*body)();
-    block->fibers[block->current].done = true;
-    swapcontext(&block->fibers[block->current].context, &block->scheduler);
+inline void enter() {
+    for (;;) {
+        block->body();
+        self().done = true;
+        leave(self());
+    }
+}
+
+inline void go_on(Fiber& fiber) {   // until it waits or is done
+    if (_setjmp(block->scheduler)) return;
+    if (fiber.begun) _longjmp(fiber.context, 1);
+    fiber.begun = true;
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = fiber.stack.get(), first.uc_stack.ss_size = STACK_BYTES, first.uc_link = nullptr;
+    makecontext(&first, enter, 0);
+    setcontext(&first);
 }
 
 inline void run_block(unsigned threads, std::function<void()> body) {
     Block here;
     block = &here;
-    here.fibers = std::vector<Fiber>(threads);
+    here.body = std::move(body);
     here.warps.resize((threads + 31) / 32);
     here.slots.resize(here.warps.size());
     for (unsigned w = 0; w < here.warps.size(); w++) here.warps[w].size = std::min(32u, threads - 32 * w);
     here.all.size = threads;
     here.random.seed(blockIdx.x * 7919 + blockIdx.y);
-    const uintptr_t address = reinterpret_cast<uintptr_t>(&body);
-    for (Fiber& fiber : here.fibers) {
-        getcontext(&fiber.context);
-        fiber.context.uc_stack.ss_sp = fiber.stack.get(), fiber.context.uc_stack.ss_size = STACK_BYTES, fiber.context.uc_link = nullptr;
-        makecontext(&fiber.context, reinterpret_cast<void (*)()>(enter), 2, unsigned(address), unsigned(address >> 32));
-    }
-    unsigned left = threads, idle = 0;
+    while (fibers.size() < threads) fibers.push_back(std::make_unique<Fiber>());
+    for (unsigned i = 0; i < threads; i++) fibers[i]->done = false;
+    unsigned left = threads;
     while (left) {
         const unsigned start = here.random() % threads;   // a round over all fibers from a random one
         bool ran = false;
         for (unsigned i = 0; i < threads; i++) {
             here.current = (start + i) % threads;
-            Fiber& fiber = here.fibers[here.current];
-            if (fiber.done || (fiber.ready && !fiber.ready())) continue;
+            Fiber& fiber = self();
+            if (fiber.done || (fiber.ready && !fiber.ready(fiber.waits_for))) continue;
             fiber.ready = nullptr, threadIdx = dim3(here.current), ran = true;
-            swapcontext(&here.scheduler, &fiber.context);
+            go_on(fiber);
             if (fiber.done) left--;
         }
-        if (!here.copies.empty() && (!ran || here.random() % 2)) land_one_copy(), ran = true;
-        idle = ran ? 0 : idle + 1;
-        if (idle > 2) fail("deadlock: no thread can go on and no copy is on its way");
+        if (ran) {
+            if (!here.copies.empty() && here.random() % 8 == 0) land_one_copy();   // late: most are still out when nobody waits for them
+            continue;
+        }
+        bool ended = false;   // all wait: nobody can go on before a phase ends
+        while (!ended && !here.copies.empty()) ended = land_one_copy();
+        if (!ended) fail("deadlock: no thread can go on and no copy is on its way");
     }
     if (!here.copies.empty()) fail("the block ended while a bulk copy was on its way");
     block = nullptr;
@@ -200,13 +237,15 @@ template <class T> T __shfl_up_sync(unsigned, T value, unsigned delta) {
     return emulator::gather(value)[lane < delta ? lane : lane - delta];
 }
 inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    const auto all = emulator::gather(value);
     unsigned most = 0;
-    for (unsigned v : emulator::gather(value)) most = v > most ? v : most;
+    for (int lane = 0; lane < 32; lane++) most = std::max(most, all[lane]);
     return most;
 }
 inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+    const auto all = emulator::gather(value);
     unsigned least = ~0u;
-    for (unsigned v : emulator::gather(value)) least = v < least ? v : least;
+    for (int lane = 0; lane < 32; lane++) least = std::min(least, all[lane]);
     return least;
 }
 template <class T> T __ldg(const T* p) { return *p; }

@@ -29,10 +29,10 @@ inline void bulk_load(void* destination, const void* source, uint32_t bytes, uin
 inline void async_load16(void* destination, const void* source) {
     if (uintptr_t(destination) % 16 || uintptr_t(source) % 16) emulator::fail("an asynchronous copy that is not aligned to 16 bytes");
     std::memset(destination, 0xFF, 16);
-    emulator::block->fibers[emulator::block->current].asked.push_back({destination, source, 16, nullptr});
+    emulator::self().asked.push_back({destination, source, 16, nullptr});
 }
 inline void async_arrive(uint64_t* barrier) {   // its copies hold the phase open until they have landed
-    auto& asked = emulator::block->fibers[emulator::block->current].asked;
+    auto& asked = emulator::self().asked;
     for (emulator::Copy& copy : asked) {
         copy.barrier = barrier, emulator::as_barrier(barrier).bytes += 16;
         emulator::block->copies.push_back(copy);

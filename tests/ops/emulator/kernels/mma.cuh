@@ -44,18 +44,20 @@ inline uint32_t e4m3_to_f16x2(uint16_t pair) {
 template <float (*Element)(uint32_t, int)>
 void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     // Word i of lane 4g + t of A: row g + 8 (i % 2), columns 2t + 8 (i / 2) and the next; of B: rows 2t + 8 i, column g.
-    std::array<std::array<uint32_t, 32>, 4> rows;
-    for (int i = 0; i < 4; i++) rows[i] = emulator::gather(a[i]);
-    const std::array<std::array<uint32_t, 32>, 2> columns{emulator::gather(b0), emulator::gather(b1)};
+    struct Operands { uint32_t a[4], b[2]; };
+    const auto all = emulator::gather(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    for (int out = 0; out < 4; out++) {
-        const int row = g, column = 2 * t + out % 2;
-        double sum = d[out];
-        for (int k = 0; k < 16; k++) {
-            const int holder = k % 8 / 2;
-            const float x = Element(rows[out / 2 + 2 * (k / 8)][4 * row + holder], k % 2);
-            sum += double(x) * Element(columns[k / 8][4 * column + holder], k % 2);
+    float rows[2][16], columns[2][16];   // g and g + 8 of A, 2t and the next of B
+    for (int k = 0; k < 16; k++) {
+        const int holder = k % 8 / 2;
+        for (int i = 0; i < 2; i++) {
+            rows[i][k] = Element(all[4 * g + holder].a[i + 2 * (k / 8)], k % 2);
+            columns[i][k] = Element(all[4 * (2 * t + i) + holder].b[k / 8], k % 2);
         }
+    }
+    for (int out = 0; out < 4; out++) {
+        double sum = d[out];
+        for (int k = 0; k < 16; k++) sum += double(rows[out / 2][k]) * columns[out % 2][k];
         d[out] = float(sum);
     }
 }
