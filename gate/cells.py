@@ -18,6 +18,7 @@ from gate.observe.rows import ARMS, Arm, Finding, Verdict
 from gate.observe.rundata import RunData
 from gate.report.model import Cell, Reason
 from gate.stats import modes, order
+from gate.stats.apart import Apart, apart
 from gate.stats.cycles import in_cycles
 from gate.stats.looks import confidence
 from gate.stats.median import median, ratio
@@ -88,7 +89,8 @@ def _second_look(
         made[key] = first[key].decision
         if evidence.extended(c) and made[key].verdict is not Verdict.VOID:
             again = _decide(evidence, axis, c, findings, noise, evidence.repetitions_at(c), confidence(1, 2))
-            if again.verdict is Verdict.VOID or made[key].verdict is Verdict.INCONCLUSIVE:
+            moved = again.verdict is Verdict.VOID or again.apart is not None
+            if moved or made[key].verdict is Verdict.INCONCLUSIVE:
                 made[key] = again
     judged = _family(evidence, made)
     return {
@@ -126,19 +128,39 @@ def _decide(
 ) -> verdict.Decision:
     candidate = evidence.values(axis, concurrency, "candidate")[:repetitions]
     oracle = evidence.values(axis, concurrency, "oracle")[:repetitions]
+    covering = [finding for finding in findings if covers(finding, concurrency, axis)]
+    moved = {finding.code for finding in covering} <= checks.MOVED_CODES
     decision = verdict.cell(
         log_ratios(candidate, oracle, axis.direction),
         ratio(median(candidate), median(oracle), axis.direction),
         planned_pairs=repetitions,
         floor=evidence.plan.recipe.protocol.floor,
         band=noise.band(axis.name, concurrency),
-        findings=[finding for finding in findings if covers(finding, concurrency, axis)],
+        findings=covering,
         confidence=level,
+        apart=_apart(evidence, axis, concurrency, repetitions) if covering and moved else None,
+        max_spread=evidence.plan.recipe.protocol.max_spread,
     )
     lacking = [arm for arm, values in (("candidate", candidate), ("oracle", oracle)) if not any(values)]
     if axis.sources and lacking and decision.verdict is Verdict.INCONCLUSIVE:
         return dataclasses.replace(decision, reasons=(_unreadable(axis, lacking),))
     return decision
+
+
+def _apart(evidence: Evidence, axis: Axis, concurrency: int, repetitions: int) -> Apart | None:
+    """Of all requests for a median of theirs, of legs for a rate; None for other axes, and where a leg is missing."""
+    figures: dict[Arm, list[float]] = {}
+    for arm in ARMS:
+        values = evidence.values(axis, concurrency, arm)[:repetitions]
+        rate = axis.direction == "higher"
+        if not (rate or axis.sample) or None in values:
+            return None
+        found: list[float | None] = list(values)
+        if axis.sample is not None:
+            of_arm = [leg for leg in evidence.legs if (leg.row.arm, leg.row.concurrency) == (arm, concurrency)]
+            found = [axis.sample(row) for leg in of_arm if leg.row.repetition < repetitions for row in leg.requests]
+        figures[arm] = [value for value in found if value is not None]
+    return apart(figures["candidate"], figures["oracle"], axis.direction)
 
 
 def _unreadable(axis: Axis, lacking: Sequence[str]) -> Reason:
@@ -200,7 +222,7 @@ def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: N
     candidate = evidence.values(axis, concurrency, "candidate")[: look.repetitions]
     oracle = evidence.values(axis, concurrency, "oracle")[: look.repetitions]
     band = noise.band(axis.name, concurrency)
-    void = decision.verdict is Verdict.VOID
+    void = decision.verdict is Verdict.VOID or decision.apart is not None
     beside = _Beside() if void else _beside(evidence, axis, concurrency, candidate, oracle, clocks)
     medians = (None, None) if void else (median(candidate), median(oracle))
     interval = decision.interval
@@ -217,6 +239,8 @@ def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: N
         ratio=ratio(*medians, axis.direction),
         ratio_low=None if interval is None else math.exp(interval.low),
         ratio_high=None if interval is None else math.exp(interval.high),
+        at_least=None if decision.apart is None or decision.verdict is Verdict.FAIL else decision.apart.least,
+        at_most=None if decision.apart is None or decision.verdict is Verdict.PASS else decision.apart.most,
         band=band.share,
         floor=evidence.plan.recipe.protocol.floor,
         verdict=decision.verdict,

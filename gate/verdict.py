@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from gate import errors
 from gate.observe.rows import Finding, Verdict
 from gate.report.model import Cell, Reason, TokenCell
+from gate.stats.apart import Apart
 from gate.stats.band import Band
 from gate.stats.holm import adjusted
 from gate.stats.interval import CONFIDENCE, Interval, moderated
@@ -41,6 +42,8 @@ class Decision:
     verdict: Verdict
     reasons: tuple[Reason, ...] = ()
     interval: Interval | None = None
+    apart: Apart | None = None
+    """Set where it decides in place of an interval: step 1b."""
 
 
 def reasons_of(findings: Sequence[Finding]) -> tuple[Reason, ...]:
@@ -61,11 +64,23 @@ def cell(
     band: Band,
     findings: Sequence[Finding],
     confidence: float = CONFIDENCE,
+    apart: Apart | None = None,
+    max_spread: float = 0.0,
 ) -> Decision:
-    """Steps 1 to 5 for one axis at one concurrency; confidence is that of this look (stats/looks.py)."""
+    """Steps 1 to 5 for one axis at one concurrency; confidence is that of this look (stats/looks.py).
+
+    apart: only where every finding says that the figures moved, and none that they are of something else. max_spread is
+    the recipe's: by how much equal repetitions may differ.
+    """
     # 1  A finding that covers the cell voids it: nothing below is computed.
+    # 1b Unless the arms lie so far apart that whatever moved cannot matter: an answer, and still no ratio.
     if findings:
-        return Decision(Verdict.VOID, reasons_of(findings))
+        void = Decision(Verdict.VOID, reasons_of(findings))
+        if apart is not None and apart.above(floor, max_spread):
+            return replace(void, verdict=Verdict.PASS, apart=apart)
+        if apart is not None and apart.below(floor - band.share, max_spread):
+            return replace(void, verdict=Verdict.FAIL, apart=apart)
+        return void
     undecided = Decision(Verdict.INCONCLUSIVE)
 
     # 2  Without a pair there is no ratio; without all pairs the pre-declared protocol was not carried out.
@@ -124,7 +139,7 @@ def family(decisions: Sequence[Decision], floor: float) -> tuple[Decision, ...]:
     p_of = dict(zip(intervals, adjusted([_p(interval, floor) for interval in intervals.values()]), strict=True))
     result = []
     for k, decision in enumerate(decisions):
-        if decision.verdict is Verdict.FAIL and p_of[k] > FAMILY_ALPHA:
+        if decision.verdict is Verdict.FAIL and k in p_of and p_of[k] > FAMILY_ALPHA:
             message = f"below the floor by itself, but p = {p_of[k]:.3f} over {len(intervals)} primary cells"
             reason = Reason(code="multiplicity", message=message, hint="add repetitions")
             decision = replace(decision, verdict=Verdict.INCONCLUSIVE, reasons=(reason, *decision.reasons))

@@ -125,6 +125,10 @@ TIMING_ONLY_CODES = frozenset(check.CODE for check in CHECKS if check.TIMING_ONL
 MEMORY_TOO_CODES = frozenset(check.CODE for check in (oom_kill, memory_swapped, memory_not_returned, telemetry_hole))
 """Those of them that leave an arm's own memory in doubt as well: a peak in a hole, pages that went to swap."""
 
+MOVED_CODES = frozenset(check.CODE for check in (cold_first_requests, warmup_unsettled, spread))
+"""Findings with these codes say that an arm's figures moved, within a leg or between legs; not that what was measured
+was something else, or beside something else."""
+
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """Every check over the whole run; a consequence is left out where its cause is in the list."""

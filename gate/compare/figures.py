@@ -1,4 +1,4 @@
-"""7 A judged grid -> what is compared of it. A VOID cell has no figures here either."""
+"""7 A judged grid -> what is compared of it. A cell that is VOID, or has but a bound, has no figures here either."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def primary(report: Report) -> tuple[Figures, ...]:
 
 
 def figures(cell: Cell) -> Figures:
-    void = cell.verdict is Verdict.VOID
+    void = cell.verdict is Verdict.VOID or cell.bounded
     return Figures(
         axis=cell.axis,
         concurrency=cell.concurrency,

@@ -36,6 +36,8 @@ class Axis:
     """p90, p99 and max: they rest on few samples and scatter more."""
     value: Callable[[Sequence[RequestRow]], float | None]
     """The requests of one leg -> the leg's value; None when any request lacks what the formula needs."""
+    sample: Callable[[RequestRow], float | None] | None = None
+    """A median's: of one request. None: the axis has no figure below that of a leg."""
     sources: tuple[Callable[[LegRow], float | None], ...] = ()
     """An axis of the server instead, read from the leg's own record: the ways to know its value, best first."""
     shared: bool = False
@@ -45,7 +47,7 @@ class Axis:
 
 
 def _of_server(name: str, *sources: Callable[[LegRow], float | None], shared: bool = False, peak: bool = False) -> Axis:
-    return Axis(name, name, "bytes", "lower", False, lambda _requests: None, sources, shared, peak)
+    return Axis(name, name, "bytes", "lower", False, lambda _requests: None, sources=sources, shared=shared, peak=peak)
 
 
 def _per_request(
@@ -76,7 +78,11 @@ def _pooled_itl(statistic: str) -> Callable[[Sequence[RequestRow]], float | None
     return value
 
 
-def _latency(family: str, of_statistic: Callable[[str], Callable[[Sequence[RequestRow]], float | None]]) -> list[Axis]:
+def _latency(
+    family: str,
+    of_statistic: Callable[[str], Callable[[Sequence[RequestRow]], float | None]],
+    sample: Callable[[RequestRow], float | None] | None = None,
+) -> list[Axis]:
     return [
         Axis(
             f"{family}_{statistic}_ms",
@@ -85,6 +91,7 @@ def _latency(family: str, of_statistic: Callable[[str], Callable[[Sequence[Reque
             "lower",
             statistic in ("p90", "p99", "max"),
             of_statistic(statistic),
+            sample if statistic == "median" else None,
         )
         for statistic in ("mean", "median", "p90", "p99", "max")
     ]
@@ -94,10 +101,10 @@ AXES: tuple[Axis, ...] = (
     Axis("output_throughput", "output_throughput", "tok/s", "higher", False, output_throughput),
     Axis("total_throughput", "total_throughput", "tok/s", "higher", False, total_throughput),
     Axis("request_throughput", "request_throughput", "req/s", "higher", False, request_throughput),
-    *_latency("ttft", lambda statistic: _per_request(ttft_ms, statistic)),
-    *_latency("tpot", lambda statistic: _per_request(tpot_ms, statistic)),
+    *_latency("ttft", lambda statistic: _per_request(ttft_ms, statistic), ttft_ms),
+    *_latency("tpot", lambda statistic: _per_request(tpot_ms, statistic), tpot_ms),
     *_latency("itl", _pooled_itl),
-    *_latency("e2el", lambda statistic: _per_request(e2el_ms, statistic)),
+    *_latency("e2el", lambda statistic: _per_request(e2el_ms, statistic), e2el_ms),
 )
 """Every axis of the requests. Which of them a run reports is axes_for's."""
 

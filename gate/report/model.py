@@ -43,6 +43,10 @@ class Cell(Row):
     ratio_low: float | None
     ratio_high: float | None
     """Confidence interval of the ratio."""
+    at_least: float | None = None
+    at_most: float | None = None
+    """In place of the ratio, where findings say that figures moved and the arms lie apart all the same: the bound that
+    decided (stats/apart.py)."""
     band: float
     """The contract's slack below the floor, as a share (0.02 is 2 %)."""
     floor: float
@@ -61,6 +65,11 @@ class Cell(Row):
     """The ratio at one SM clock (stats/cycles.py); None without a GPU's clock in every leg, of memory, or if VOID."""
     notes: tuple[str, ...] = ()
     """What does not decide: an arm whose legs fall in two groups."""
+
+    @property
+    def bounded(self) -> bool:
+        """Decided by a bound: there is a verdict, and no figure to believe."""
+        return self.at_least is not None or self.at_most is not None
 
 
 class OwnSpread(Row):

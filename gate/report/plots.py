@@ -117,7 +117,7 @@ def _ratio(report: Report, axes: Axes) -> None:
         axes.axhspan(floor - band, floor, color="#e3e7ed", lw=0, label=f"band {100 * band:g} %")
         axes.axhline(floor, color=INK, lw=0.9)
     for concurrency, place in places.items():
-        if void := _void_label([c for c in primary if c.concurrency == concurrency]):
+        if void := _without_ratio([c for c in primary if c.concurrency == concurrency]):
             axes.annotate(void, (place, 0.02), xycoords=("data", "axes fraction"), ha="center", color=QUIET, size=8)
     axes.set_xticks(range(len(places)), [f"c{concurrency}" for concurrency in places])
     axes.set_xlim(-0.5, max(len(places) - 0.5, 0.5))
@@ -128,14 +128,17 @@ def _ratio(report: Report, axes: Axes) -> None:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.14), ncols=4, handletextpad=0.4, columnspacing=1.2)
 
 
-def _void_label(cells: Sequence[Cell]) -> str:
-    """ "VOID" with the axes it is about, one a line; empty when none is void."""
+def _without_ratio(cells: Sequence[Cell]) -> str:
+    """Bounds, then "VOID", with the axes they are about, one a line; empty when all have a ratio."""
+
+    def title(cell: Cell) -> str:
+        return table.axis_title(cell.axis, cell.unit).rsplit(" ", 1)[0]
+
     void = [c for c in cells if c.verdict is Verdict.VOID]
-    if not void:
-        return ""
-    if len(void) == len(cells):
+    if void and len(void) == len(cells):
         return "all VOID"
-    return "\n".join(["VOID:", *(table.axis_title(c.axis, c.unit).rsplit(" ", 1)[0] for c in void)])
+    bounds = [f"{title(c)} {table.ratio_text(c).rstrip(table.BOUND)}" for c in cells if c.bounded]
+    return "\n".join([*bounds, *(["VOID:"] if void else []), *map(title, void)])
 
 
 def _bars(cells: Sequence[Cell]) -> list[list[float]]:

@@ -21,7 +21,7 @@ SHORT = {
     "host_drop_bytes": "host drop",
 }
 """Axis names that need no statistic."""
-OUTSIDE = "†"
+OUTSIDE, BOUND = "†", "‡"
 """After a ratio that lies outside its own interval; a footnote explains it."""
 
 
@@ -59,7 +59,11 @@ def axes(report: Report, *, primary_only: bool) -> tuple[tuple[str, str], ...]:
 
 
 def ratio_text(cell: Cell) -> str:
-    """The ratio with its interval; for VOID the reason codes and no number at all."""
+    """The ratio with its interval, or the bound that decided; for VOID the reason codes and no number at all."""
+    if cell.at_least is not None:
+        return f"≥ {ratio(cell.at_least)}{BOUND}"
+    if cell.at_most is not None:
+        return f"≤ {ratio(cell.at_most)}{BOUND}"
     if cell.verdict is Verdict.VOID:
         return ", ".join(dict.fromkeys(reason.code for reason in cell.reasons))
     if cell.ratio is None:
@@ -83,6 +87,12 @@ def footnotes(cells: Sequence[Cell], tokens: Sequence[TokenCell] = ()) -> tuple[
         notes.append(
             f"{OUTSIDE} The ratio is that of the medians, the interval that of the mean paired ratio: here one "
             "repetition pulls them so far apart that the one lies outside the other."
+        )
+    if bounded := [cell for cell in cells if cell.bounded]:
+        codes = ", ".join(sorted({reason.code for cell in bounded for reason in cell.reasons}))
+        notes.append(
+            f"{BOUND} Figures moved ({codes}), so no ratio can be believed; yet the arms lie apart. Nine in ten of one "
+            "arm's requests, for a rate all of its legs, were ahead of nine in ten of the other's by the bound."
         )
     notes += [
         f"c{cell.concurrency} {axis_title(cell.axis, cell.unit)}: {note}." for cell in cells for note in cell.notes
