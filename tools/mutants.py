@@ -64,7 +64,7 @@ PRELOADED = (
 FIRST = 12
 """Tests tried before all others, or all of the module's own test file; most mutants go no further."""
 LATELY = 4
-"""Tests that failed on the last mutants of a module: the next one is often of the same line."""
+"""Tests that failed on the last mutants of a module, or of such a line in another: they often fail on the next."""
 SAVE_EVERY = 100
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.toml"
 CACHE = ROOT / "build" / "mutants.json"
@@ -93,7 +93,7 @@ class Bench:
     kept: int = 0
     """Answers of an earlier run on which nothing has changed since."""
     lately: dict[str, list[str]] = field(default_factory=dict)
-    """Module -> the tests that failed last on a mutant of it, the last one first."""
+    """Module, or line of text -> the tests that failed last on a mutant of it, the last one first."""
 
     def __post_init__(self) -> None:
         self.graph = grimp.build_graph("gate", cache_dir=None)
@@ -135,40 +135,37 @@ class Bench:
 
     def noticed(self, mutant: Mutant, killer: str | None) -> None:
         if killer in self.base.get("seconds", ()):
-            others = [test for test in self.lately.get(mutant.path, []) if test != killer]
-            self.lately[mutant.path] = [killer, *others][:LATELY]
+            for of in (mutant.before, mutant.path):
+                others = [test for test in self.lately.get(of, []) if test != killer]
+                self.lately[of] = [killer, *others][:LATELY]
 
     def groups(self, mutant: Mutant, killer: str | None) -> list[Group]:
         """The tests to try, the likeliest first."""
         own = f"test_{Path(mutant.path).stem}"
-        lately = self.lately.get(mutant.path, [])
+        lately = [test for of in (mutant.before, mutant.path) for test in self.lately.get(of, [])]
         if not self.base:  # quick: whole files, nothing was measured
             near = tuple(path for path in self.tests if Path(path).stem.startswith(own))
             rest = tuple(path for path in self.tests if path not in near)
             return [Group(files) for files in (near, rest) if files]
         reached = self.base["lines"].get(mutant.path, {})
-        if mutant.at_import:
-            users = self.graph.find_modules_that_directly_import(module_of(mutant.path))
-            names = {test for path, tests in self.base["lines"].items() if module_of(path) in users for test in tests}
-            names |= reached.keys()
-        else:
-            first, last = mutant.statement
-            names = {test for test, lines in reached.items() if any(first <= line <= last for line in lines)}
+        first, last = mutant.statement
+        names = {test for test, lines in reached.items() if any(first <= line <= last for line in lines)}
+        if mutant.at_import or not names:
+            # A constant can travel through a list or a registry that no test is seen to reach it by, and a function
+            # that only an import calls is reached by no test.
+            names = set(self.base["seconds"])
 
         def rank(test: str) -> tuple[bool, int, bool, bool, float]:
             file = Path(test.partition("::")[0])
             apart = str(file.parent) != f"tests/{Path(mutant.path).parent}"
-            since = lately.index(test) if test in lately else LATELY
+            since = lately.index(test) if test in lately else 2 * LATELY
             return test != killer, since, not file.stem.startswith(own), apart, self.base["seconds"][test]
 
         ranked = sorted(names & self.base["seconds"].keys(), key=rank)
-        # A constant can travel through a list or a registry that no test is seen to reach it by, and a function that
-        # only an import calls is reached by no test.
-        others = sorted(self.base["seconds"].keys() - names, key=rank) if mutant.at_import or not names else []
         before = [test for test in ranked if test == killer]
         rest = ranked[len(before) :]
         first = max(FIRST, sum(Path(test.partition("::")[0]).stem.startswith(own) for test in rest))
-        parts = (before, rest[:first], rest[first:], others)
+        parts = (before, rest[:first], rest[first:])
         return [Group(tuple({t.partition("::")[0]: 0 for t in part}), tuple(part)) for part in parts if part]
 
 

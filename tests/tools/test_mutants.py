@@ -128,11 +128,16 @@ bench.noticed(mutant, "process: SIGALRM")
 tell(None)
 bench.noticed(mutant, tests[0])
 tell(tests[2])
+(mutant,) = [one for one in mutants("gate/stats/median.py", mutant.source.replace("None", "1")) if one.kind == "return"]
+tell(None)
+(mutant, _) = mutants("gate/stats/median.py", "ONE = 1\\n")
+tell(None)
 """
 
 
 def test_the_likeliest_tests_are_tried_first() -> None:
-    """The one that failed before alone; those that failed lately; the module's own, quick ones first; the others."""
+    """The one that failed before alone; those that failed lately, on such a line of another module too; the module's
+    own, quick ones first; the others. Of a constant, which no test is seen to reach, all of them."""
     command = [sys.executable, "-c", ORDER]
     done = subprocess.run(command, cwd=ROOT / "tools", capture_output=True, text=True, check=False)
-    assert done.stdout == "dcba\na dcb\nbadc\nc abd\n", done.stderr
+    assert done.stdout == "dcba\na dcb\nbadc\nc abd\nabdc\ndcba\n", done.stderr
