@@ -268,3 +268,15 @@ def test_absent_oracle_is_no_opinion() -> None:
     ((question,),) = margins.to_judge(run).values()
     with Asker("http://127.0.0.1:9", "fake", 1) as asker:
         assert asker.answers([question])[0].error
+
+
+def test_beyond_enough_of_its_own_the_candidates_answers_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five of its own are enough here: one of each leg and one more; seven wait for the candidate's twelve."""
+    monkeypatch.setattr(margins, "OWN_FIRST", 5)
+    run = all_wrong(made_run())
+    parts = {**margins.to_judge(run), **margins.own_answers(run)}
+    order = margins._ordered(parts)
+    assert "".join(one.arm[0] for one in order) == "cccc" + "oooo" + "cccc" + "o" + "cccc" + "o" * 7
+    assert sorted(map(repr, order)) == sorted(repr(one) for questions in parts.values() for one in questions)
+    early = [(one.place.concurrency, one.place.repetition) for one in order[4:8]]
+    assert sorted(early) == [(1, 0), (1, 1), (2, 0), (2, 1)]

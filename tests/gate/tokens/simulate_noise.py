@@ -116,7 +116,7 @@ ENGINES: dict[str, Engine] = {
 
 
 def main(runs: int = 500) -> None:
-    for own in (378, 59, 15):
+    for own in (378, 128, 59, 15):
         for name, engine in ENGINES.items():
             _, whole = rates(engine, own, runs)
             shares = [f"{100 * whole[one] / runs:.1f} %" for one in ("PASS", "FAIL", "INCONCLUSIVE")]
