@@ -49,9 +49,26 @@ def test_a_family_decides_where_it_is_large(tmp_path: Path, family: str, factor:
     assert run(profile(tmp_path / "p", rows)) == code
 
 
-def test_one_launch_more_is_another_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("more", "code"), [(50, 0), (51, 1), (61, 1), (-50, 0), (-51, 1)])
+def test_the_step_s_launches_are_within_the_tolerance_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: int, code: int
+) -> None:
+    """50 of 1,010 are 4.95 %, 51 are 5.05 %; no time is another."""
+    rows = [[us, n + more * (name == "triton_poi_fused_0"), name] for us, n, name in fixture(NAME)["rows"]]
+    assert run(profile(tmp_path / "p", rows)) == code
+    shown = capsys.readouterr().out
+    assert f"{1010 + more:9}    1010    8996.4    8996.4  1.000{'  <-' * code}\n" in shown
+    assert shown.count("<-") == code
+
+
+def test_a_tolerance_that_is_asked_for_is_of_launches_too(tmp_path: Path) -> None:
+    rows = [[us, n + 61 * (name == "triton_poi_fused_0"), name] for us, n, name in fixture(NAME)["rows"]]
+    assert run(profile(tmp_path / "p", rows), "--tolerance", "0.07") == 0
+
+
+def test_one_launch_more_passes_and_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [*fixture(NAME)["rows"], [0.5, 1, "void some_new_kernel<2>(int)"]]
-    assert run(profile(tmp_path / "p", rows)) == 1
+    assert run(profile(tmp_path / "p", rows)) == 0
     shown = capsys.readouterr().out
     assert "1011    1010" in shown
     assert "only in the profile: 1 kernels, 0.5 µs" in shown

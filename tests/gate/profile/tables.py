@@ -1,8 +1,9 @@
-"""Recorded and composed step tables, and windows whose difference they are."""
+"""Recorded runs, recorded and composed step tables, and windows whose difference they are."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ import make_checkpoint
 import synthetic_weights
 
 from gate.observe.rows import Arm
+from gate.profile import store
 from gate.profile.activity import Trace
 from gate.profile.census import Module, modules
+from gate.profile.conclude import derive
 from gate.profile.difference import step_table
-from gate.profile.rows import StepTable, TracedKernel, Wall, Window
+from gate.profile.rows import StepKernel, StepTable, TracedKernel, Wall, Window
 
 FIXTURES = Path(__file__).parent / "fixtures"
-RUN = Path(__file__).parents[3] / "results/h200/20261130T063951Z-qwen3.6-35b-a3b-nvfp4-synthetic-profile-4e8402b5"
-"""The first profile of a CUDA host: the 35B at batch 1, both arms."""
-RUN_TABLES: dict[Arm, str] = {"candidate": "engine-6a7f22a-h200-35b-b1", "oracle": "vllm-0.25.0-h200-35b-b1-20261130"}
+RESULTS = Path(__file__).parents[3] / "results"
+RUN_27B = RESULTS / "h200-x2/20261130T092924Z-qwen3.6-27b-nvfp4-synthetic-profile-af7a819e"
+"""Both arms at batch 1, with a control; docs/profile.md's example."""
+RUN_35B = RESULTS / "h200/20261130T063951Z-qwen3.6-35b-a3b-nvfp4-synthetic-profile-4e8402b5"
+"""The first profile of a CUDA host: both arms at batch 1, no control."""
+TABLES_35B: dict[Arm, str] = {"candidate": "engine-6a7f22a-h200-35b-b1", "oracle": "vllm-0.25.0-h200-35b-b1-20261130"}
 """Its two steps as fixtures."""
 SHORT, LONG = 8, 136
 CONTEXT = 1024 + (SHORT + LONG) // 2
@@ -76,6 +82,26 @@ def window(
         "kernels": kernels,
     }
     return Window.model_validate(good | changes)
+
+
+def own_us(kernels: Iterable[StepKernel], *parts: str) -> float:
+    """Of the kernels whose name holds one of the parts; of all of them where none is given."""
+    return sum(k.own_us or 0.0 for k in kernels if not parts or any(part in k.name for part in parts))
+
+
+def floor(run: Path, family: str, inside: tuple[str, ...]) -> tuple[float, float, float]:
+    """(own µs, MB read, µs of these at the roof) of the candidate's family.
+
+    inside: modules that it reads without a launch of their own.
+    """
+    data = store.read(run)
+    candidate = derive(data).candidate
+    assert candidate is not None
+    assert candidate.roof_bytes_per_s is not None
+    kernels = [k for k in candidate.kernels if k.family == family]
+    sizes = {module.name: module.nbytes for module in data.census}
+    nbytes = sum(k.nbytes or 0 for k in kernels) + sum(sizes[name] for name in inside)
+    return own_us(kernels), nbytes / 1e6, nbytes / candidate.roof_bytes_per_s * 1e6
 
 
 def trace_of(kernels: tuple[TracedKernel, ...]) -> Trace:

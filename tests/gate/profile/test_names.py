@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from gate.profile import markdown, names, store
 from gate.profile.conclude import derive
 from gate.profile.names import NAME_CHARS, short, shown
-from tests.gate.profile.tables import FIXTURES, RUN, fixture, recorded
+from tests.gate.profile.tables import FIXTURES, RUN_27B, RUN_35B, fixture, recorded
 
 TABLES = sorted(path.stem for path in FIXTURES.glob("*-h200-*.json"))
 ENGINE = "void engine::(anonymous namespace)::"
@@ -38,19 +39,17 @@ def test_the_tables_are_all_of_them() -> None:
     assert all(fixture(name)["rows"] for name in TABLES)
 
 
-def test_the_run_s_page_shows_each_kernel_once() -> None:
-    """Records from before names were told apart are shown right as well: they hold whole names."""
-    page = markdown.render(derive(store.read(RUN)))
+@pytest.mark.parametrize("run", [RUN_27B, RUN_35B], ids=["27b", "35b"])
+def test_a_run_s_page_shows_each_kernel_once(run: Path) -> None:
+    """Records from before names were told apart, those of the 35B, are shown right as well: they hold whole names."""
+    report = derive(store.read(run))
+    page = markdown.render(report)
     for arm in ("candidate", "oracle"):
         rows = page.partition(f"## {arm}: kernels of a step")[2].partition("\n## ")[0].splitlines()
         cells = [row.split(" | ")[0] for row in rows if row.startswith("| ") and not row.startswith("| kernel")]
         cells = [cell for cell in cells if not cell.startswith("| ---")]
-        assert len(cells) == len(set(cells)) == len(recorded_names(arm))
+        assert len(cells) == len(set(cells)) == len(getattr(report, arm).kernels)
         assert not any(re.search(r"::\s*$", cell) for cell in cells)
-
-
-def recorded_names(arm: str) -> list[str]:
-    return [kernel.name for kernel in getattr(derive(store.read(RUN)), arm).kernels]
 
 
 @pytest.mark.parametrize(
