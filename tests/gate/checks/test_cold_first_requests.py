@@ -93,6 +93,7 @@ def test_nothing_measured_is_no_excess() -> None:
     assert excess([None, 1.0], 1) is None
     assert excess([1.0], 1) is None
     assert excess([1.0, 0.0], 1) is None
+    assert excess([2.0, None, 1.0], 1) == 1.0
 
 
 def test_a_buffered_stream_has_no_latency_to_look_at(build: Any, found: Any, stretch: Any) -> None:
@@ -137,3 +138,8 @@ def test_a_latency_voids_the_axes_that_it_speaks_for(build: Any, stretch: Any) -
     both = {"e2el", "output_throughput", "total_throughput", "request_throughput"}
     assert axes(ttft={0: 2.0}) == {"ttft"} | both
     assert axes(itl={0: 2.0}) == {"tpot", "itl"} | both
+
+
+def test_nine_in_ten_of_the_later_ones_were_faster() -> None:
+    """Of 1 to 11 ms that is 10 ms."""
+    assert excess([18.0, *map(float, range(1, 12))], 1) == pytest.approx(0.8, rel=1e-12)

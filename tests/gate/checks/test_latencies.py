@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from gate.checks.evidence import Evidence
-from gate.checks.latencies import OF_BOTH, latencies, observable, until
+from gate.checks.latencies import latencies, median_itl_ms, observable, until
+from gate.metrics import AXES
 from gate.metrics.tpot import tpot_ms
+
+OF_BOTH = ("e2el", "output_throughput", "total_throughput", "request_throughput")
+FAMILIES = {axis.family for axis in AXES}
 
 
 @pytest.mark.parametrize(("lumps", "seen"), [((2, 2, 1, 1), True), ((2, 2, 2), False)])
@@ -34,6 +38,7 @@ def test_which_latency_speaks_for_which_axes(build: Any, start: str, expected: d
     workload = run.plan.recipe.workload
     for leg in Evidence.of(run).legs:
         assert {latency.name: latency.families for latency in latencies(leg, workload)} == expected
+        assert {family for families in expected.values() for family in families} <= {None, *FAMILIES}
         assert [r.sent_ns for r in latencies(leg, workload)[0].requests] == sorted(r.sent_ns for r in leg.requests)
 
 
@@ -62,3 +67,19 @@ def test_a_request_counts_from_half_of_its_tokens_on(build: Any) -> None:
     assert until([row], 50 * ms) == (row,)
     silent = row.model_copy(update={"token_times_ns": (), "tokens_per_event": ()})
     assert until([silent], 50 * ms) == ()
+    three = row.model_copy(update={"token_times_ns": row.token_times_ns[:3], "tokens_per_event": (1, 1, 1)})
+    assert until([three], 10 * ms) == (), "one of three is less than half"
+    assert median_itl_ms(row) == 15.0
+    (uncounted,) = until([row.model_copy(update={"tokens_per_event": ()})], 20 * ms)
+    assert uncounted.completion_tokens is None
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_decoding_is_under_load_until_the_last_send(build: Any, concurrency: int) -> None:
+    """The last request of each stream is sent then, and has no token yet; all others had ended."""
+    run = build.run(workload={"requests_per_stream": 8, "start": "staggered"})
+    leg = Evidence.of(run).at(concurrency)[0]
+    requests = tuple(sorted(leg.requests, key=lambda request: request.sent_ns))
+    ttft, tpot, itl = latencies(leg, run.plan.recipe.workload)
+    assert ttft.requests == requests
+    assert tpot.requests == itl.requests == requests[:-concurrency]
