@@ -66,7 +66,7 @@ checkpoints/tiny-moe-oracle/config.json: checkpoints/tiny-moe/config.json $(EXPA
 
 test: setup ## every test that needs no GPU; those of the oracle where it is installed
 # One worker more than there are cores: many tests wait for servers of their own.
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(nproc) + 1 )) --dist loadfile
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $$(( $$(nproc) + 1 )) --dist loadfile --no-loadscope-reorder
 
 mutants: setup ## change every line that judges, one at a time: some test must fail each time
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py

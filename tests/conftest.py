@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import gc
 import os
 import signal
@@ -62,7 +63,24 @@ def _has_cuda() -> bool:
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
+LONGEST = (
+    "tests/engine/test_oracle_tokens.py",
+    "tests/gate/survival/",
+    "tests/tools/test_mutants.py",
+    "tests/oracle/test_real.py",
+    "tests/gate/calibration/test_calibrate.py",
+    "tests/gate/test_cli.py",
+    "tests/oracle/test_install.py",
+)
+"""Files that take a worker a minute: they begin first, or one worker would be at them when no other has work left."""
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, path in enumerate(LONGEST) if item.nodeid.startswith(path)), len(LONGEST))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_rank)
     lacking = {}
     if not _has_cuda():
         lacking["gpu"] = "needs a CUDA device; this machine has none"
@@ -95,9 +113,15 @@ def tiny_bf16_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _make(tmp_path_factory: pytest.TempPathFactory, layout: str) -> Path:
-    folder = tmp_path_factory.mktemp("checkpoints") / f"tiny-{layout}"
-    tool = [sys.executable, str(ROOT / "tools" / "make_checkpoint.py")]
-    command = [*tool, "--shape", "tiny", "--layout", layout, "--seed", "1", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    """By the first worker that wants it, for all workers of the run: it takes seconds, and no test changes it."""
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = base / f"tiny-{layout}"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            tool = [sys.executable, str(ROOT / "tools" / "make_checkpoint.py")]
+            command = [*tool, "--shape", "tiny", "--layout", layout, "--seed", "1", str(folder)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
     return folder

@@ -268,7 +268,7 @@ class Running:
     [(signal.SIGINT, "start"), (signal.SIGINT, "leg"), (signal.SIGTERM, "leg"), (signal.SIGHUP, "start")],
 )
 def test_signal_ends_servers_keeps_legs_and_frees_the_lock(
-    place: Path, tiny_checkpoint: Path, signum: int, moment: str
+    here: Callable[..., Any], place: Path, tiny_checkpoint: Path, signum: int, moment: str
 ) -> None:
     recipe = write_recipe(place, tiny_checkpoint, "never-healthy" if moment == "start" else "no-answer")
     running = Running(place, recipe)
@@ -281,13 +281,12 @@ def test_signal_ends_servers_keeps_legs_and_frees_the_lock(
     assert running.process.wait(60) == 130
     assert "Traceback" not in running.log.read_text()
     assert running.ports_are_free()
-    again = gate("plan", "--recipe", recipe)
-    assert again.returncode == 0
+    assert here("plan", "--recipe", recipe).returncode == 0
     assert list(running.out.glob("box/*/plan.json"))
 
 
 @pytest.mark.slow
-def test_killed_gate_leaves_no_server_and_resumes(place: Path, tiny_checkpoint: Path) -> None:
+def test_killed_gate_leaves_no_server_and_resumes(here: Callable[..., Any], place: Path, tiny_checkpoint: Path) -> None:
     recipe = write_recipe(place, tiny_checkpoint)
     running = Running(place, recipe)
     running.until(lambda: list(running.out.glob("box/*/legs/000-*/legs.parquet")))
@@ -299,7 +298,7 @@ def test_killed_gate_leaves_no_server_and_resumes(place: Path, tiny_checkpoint: 
     assert running.ports_are_free()
     done = gate("resume", "--out", str(running.out))
     assert done.returncode in (0, 1, 2, 3), done.stderr
-    listed = gate("list", "--out", str(running.out)).stdout
+    listed = here("list", "--out", str(running.out)).stdout
     assert " 4/4" in listed
     assert "incomplete" not in listed
 
@@ -329,11 +328,11 @@ def test_held_lock_is_one_line_and_75(place: Path, tiny_checkpoint: Path) -> Non
     refused(done, 75, "is held by", f"pid {os.getpid()}")
 
 
-def test_attached_servers_stay_up(place: Path, tiny_checkpoint: Path) -> None:
+def test_attached_servers_stay_up(here: Callable[..., Any], place: Path, tiny_checkpoint: Path) -> None:
     recipe = write_recipe(place, tiny_checkpoint)
     with FakeServer(preset("instant")) as one, FakeServer(preset("instant")) as two:
         done = gate("run", "--recipe", recipe, "--candidate", one.url, "--oracle", two.url, "--out", str(place / "r"))
         assert done.returncode in (0, 1, 2, 3), done.stderr
-        assert gate("show", "--out", str(place / "r")).stdout == done.stdout
-        assert gate("report", "--out", str(place / "r")).stdout == done.stdout
+        assert here("show", "--out", str(place / "r")).stdout == done.stdout
+        assert here("report", "--out", str(place / "r")).stdout == done.stdout
         assert len(one.requests) == len(two.requests) == 6
