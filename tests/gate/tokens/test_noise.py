@@ -191,7 +191,7 @@ def test_the_quoted_rates_are_those_of_the_rule(name: str, own: int, passed: flo
 
 
 def test_the_page_quotes_rates() -> None:
-    assert len(quoted()) == 14
+    assert len(quoted()) == 19
 
 
 @pytest.mark.parametrize("own", [378, 15])
