@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from gate.arm import process
 from gate.arm.pair import GPU_RETURN_S, GPU_RETURN_SLACK_BYTES
 from gate.client import drive, openai
 from gate.errors import ArmError, StorageError
+from gate.metrics.itl import itl_ms
 from gate.observe import gpu
 from gate.observe import server as ask
 from gate.observe.rows import Arm, Identity, RequestRow
@@ -120,14 +122,22 @@ def _measure(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, s
     warm_ns = time.perf_counter_ns()
     say(f"timing the {arm} without tracing, {WALL_ROUNDS} rounds of each length")
     times: dict[int, list[float]] = {SHORT_TOKENS: [], LONG_TOKENS: []}
+    gaps: list[list[float]] = []
     for round_ in range(WALL_ROUNDS):
         for tokens in times:
-            times[tokens].append(_round(setting, arm, url, tokens, 100 + round_)[1])
+            rows, took_us = _round(setting, arm, url, tokens, 100 + round_)
+            times[tokens].append(took_us)
+        gaps.append([1e3 * gap for row in rows for gap in itl_ms(row)])  # of the long one, which comes last
     windows, rounds = [], f"{counted(setting.rounds, 'round')} of {counted(setting.concurrency, 'request')}"
     for tokens in (SHORT_TOKENS, LONG_TOKENS):
         say(f"tracing the {arm}: {tokens} output tokens, {rounds}")
         windows.append(_window(setting, arm, role, url, tracer, tokens, warm_ns))
-    wall = Wall(short_us=tuple(times[SHORT_TOKENS]), long_us=tuple(times[LONG_TOKENS]))
+    wall = Wall(
+        short_us=tuple(times[SHORT_TOKENS]),
+        long_us=tuple(times[LONG_TOKENS]),
+        gaps_us=tuple(statistics.median(found) for found in gaps if found),
+        largest_gaps_us=tuple(max(found) for found in gaps if found),
+    )
     return Captured(tuple(windows), wall, ask.identify(url, arm))
 
 

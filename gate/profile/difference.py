@@ -99,6 +99,8 @@ def step_table(name: str, short: Window, long: Window, wall: Wall | None, roof_b
         roof_source=source,
         steps=count,
         wall_us=wall_us(wall, long.output_tokens - short.output_tokens),
+        gap_us=median(wall.gaps_us) if wall is not None and wall.gaps_us else None,
+        largest_gap_us=None if wall is None else max(wall.largest_gaps_us, default=None),
         busy_us=busy,
         kernels=step_kernels(short, long),
     )

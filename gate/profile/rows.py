@@ -69,6 +69,9 @@ class Wall(Row):
 
     short_us: tuple[float, ...]
     long_us: tuple[float, ...]
+    gaps_us: tuple[float, ...] = ()
+    largest_gaps_us: tuple[float, ...] = ()
+    """Median and largest time between two tokens in each long round: a step's time, and what stops once a request."""
 
 
 class StepKernel(Row):
@@ -115,6 +118,9 @@ class StepTable(Row):
     steps: int
     wall_us: float | None = None
     """A step without tracing."""
+    gap_us: float | None = None
+    largest_gap_us: float | None = None
+    """Between two tokens of the long untraced rounds: the median of their medians, and the largest."""
     busy_us: float | None = None
     """Kernels' union of intervals: less than their sum where streams or dependent launches overlap."""
     kernels: tuple[StepKernel, ...]

@@ -8,7 +8,8 @@ Why
     nothing in a table of kernels. The step has to be explained before its parts are.
 Deciding numbers
     |busy / wall - 1| ≤ 1 %. Busy is the union of all intervals, since dependent launches and side streams overlap;
-    the sum of kernels is larger and closes nothing.
+    the sum of kernels is larger and closes nothing. Beside them the median and the largest time between two tokens of
+    the untraced rounds: a step that is as long as the wall time says has such a median; a stop once a request does not.
 What to do
     Busy below wall: the device waits for the host, which is a lever of its own (the residual line). Busy above wall:
     tracing slowed the kernels; compare the clocks of both runs.
@@ -20,11 +21,18 @@ from collections.abc import Iterator
 
 from gate.observe.rows import Finding
 from gate.profile.checks.evidence import Evidence, finding
+from gate.profile.rows import StepTable
 
 CODE = "not-closed"
 REFUSES = False
 TOLERANCE = 0.01
 BELOW, ABOVE = "the device waits for the host: see the residual", "tracing slowed the kernels: compare clocks"
+
+
+def _gaps(table: StepTable) -> str:
+    if table.gap_us is None or table.largest_gap_us is None:
+        return ""
+    return f"; between two tokens {table.gap_us:.0f} µs by the median, {table.largest_gap_us:.0f} at most"
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
@@ -40,7 +48,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                 CODE,
                 arm,
                 f"kernels run {table.busy_us:.0f} µs of {arm}'s {table.wall_us:.0f} µs a step ({100 * off:+.1f} %); "
-                "expected within 1 %",
+                f"expected within 1 %{_gaps(table)}",
                 BELOW if off < 0 else ABOVE,
                 abs(off) / TOLERANCE,
             )

@@ -71,6 +71,14 @@ def test_wall_is_the_difference_of_medians() -> None:
     assert step_table("x", *windows([[10.0, 1, "k"]]), None, None).wall_us is None
 
 
+def test_gaps_between_tokens_stand_beside_the_wall_time() -> None:
+    timed = wall(9260.0).model_copy(update={"gaps_us": (8940.0, 8950.0, 9500.0), "largest_gaps_us": (50.0, 51e3, 9e3)})
+    table = step_table("x", *windows([[10.0, 1, "k"]]), timed, None)
+    assert (table.gap_us, table.largest_gap_us) == (8950.0, 51e3)
+    before = step_table("x", *windows([[10.0, 1, "k"]]), wall(9260.0), None)  # a record of before they were kept
+    assert (before.gap_us, before.largest_gap_us) == (None, None)
+
+
 def test_overlapping_intervals_count_once() -> None:
     """Two streams: 10 µs beside 6 µs, then 4 µs after a gap."""
     rows, busy_us = summed(

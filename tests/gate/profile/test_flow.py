@@ -105,6 +105,9 @@ def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: 
     assert report.candidate is not None
     assert report.oracle is not None
     assert report.candidate.launches == report.oracle.launches == 78
+    for table in (report.candidate, report.oracle):
+        assert table.gap_us is not None
+        assert 0 < table.gap_us <= (table.largest_gap_us or 0)
     levers = {lever.families: lever for lever in report.attribution.levers} if report.attribution else {}
     assert levers[("w4a16",)].delta_us == pytest.approx(340_000)
     assert levers[("w4a16",)].modules == ("lm_head", "mlp.down_proj", "mlp.gate_up_proj")

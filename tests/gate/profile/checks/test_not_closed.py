@@ -40,3 +40,9 @@ def test_overlapping_kernels_close_by_their_union(good: Evidence) -> None:
 def test_no_wall_time_closes_on_nothing(good: Evidence) -> None:
     found = checks.findings(with_tables(good, lambda _: {"wall_us": None}))
     assert {f.code for f in found} == {"not-closed"}
+
+
+def test_the_message_tells_a_longer_step_from_a_stop_once_a_request(good: Evidence) -> None:
+    told = with_tables(good, lambda _: {"wall_us": 9260.0, "gap_us": 8941.2, "largest_gap_us": 50_300.0})
+    assert checks.findings(told)[0].message.endswith("; between two tokens 8941 µs by the median, 50300 at most")
+    assert checks.findings(with_tables(good, lambda _: {"wall_us": 9260.0}))[0].message.endswith("within 1 %")
