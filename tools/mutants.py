@@ -44,7 +44,12 @@ TARGETS = (
 TESTS = (
     *("tests/gate/checks", "tests/gate/stats", "tests/gate/tokens", "tests/gate/metrics"),
     *("tests/gate/test_judge*.py", "tests/gate/test_verdict*.py", "tests/gate/test_cells*.py"),
-    *("tests/gate/test_binding*.py", "tests/gate/test_power.py", "tests/gate/test_looks*.py"),
+    *(
+        "tests/gate/test_apart.py",
+        "tests/gate/test_binding*.py",
+        "tests/gate/test_power.py",
+        "tests/gate/test_looks*.py",
+    ),
     *("tests/gate/calibration/test_fit.py", "tests/gate/test_cases*.py"),
 )
 """Tests of pure functions: one that starts a server would cost every mutant seconds."""
@@ -115,18 +120,29 @@ class Bench:
         return self.code + digest([file] if file in self.tests else self.tests)
 
     def measured(self) -> None:
-        """Which test reaches which line; kept as long as nothing changes. Leaves the program where a test fails."""
-        key = self.evidence(None) + digest(self.targets)
-        if self.cache.get("baseline", {}).get("key") != key:
+        """Which test reaches which line: asked of the test files that changed since, or of all of them where the code
+        did. Leaves the program where a test fails."""
+        key = self.code + digest(self.targets)
+        kept = self.cache.get("baseline", {})
+        if kept.get("key") != key:
+            kept = {"key": key, "files": {}}
+        files = {path: kept["files"].get(path, {}) for path in self.tests}
+        stale = [path for path, of in files.items() if of.get("digest") != digest([path])]
+        if stale:
             with tempfile.TemporaryDirectory() as folder:
                 answer = Path(folder) / "baseline.json"
-                os.waitpid(in_fork(lambda: measure(self.tests, self.targets), answer), 0)
-                self.cache["baseline"] = json.loads(answer.read_text()) | {"key": key}
-        self.base = self.cache["baseline"]
-        if self.base["code"]:
-            failed = ", ".join(self.base["failed"]) or f"pytest said {self.base['code']}"
-            self.cache.pop("baseline")
-            sys.exit(f"the unchanged tests fail, so that nothing can be told of mutants: {failed}")
+                os.waitpid(in_fork(lambda: measure(stale, self.targets), answer), 0)
+                told = json.loads(answer.read_text())
+            if told["code"]:
+                failed = ", ".join(told["failed"]) or f"pytest said {told['code']}"
+                sys.exit(f"the unchanged tests fail, so that nothing can be told of mutants: {failed}")
+            files |= by_file(told, stale)
+        self.cache["baseline"] = {"key": key, "files": kept["files"] | files}
+        self.base = {"seconds": {}, "lines": {}}
+        for of in files.values():
+            self.base["seconds"] |= of["seconds"]
+            for target, lines in of["lines"].items():
+                self.base["lines"].setdefault(target, {}).update(lines)
 
     def dependants(self, mutant: Mutant) -> list[str]:
         """The mutant's module and every loaded one that would hold something of the unchanged one."""
@@ -167,6 +183,17 @@ class Bench:
         first = max(FIRST, sum(Path(test.partition("::")[0]).stem.startswith(own) for test in rest))
         parts = (before, rest[:first], rest[first:])
         return [Group(tuple({t.partition("::")[0]: 0 for t in part}), tuple(part)) for part in parts if part]
+
+
+def by_file(told: dict[str, Any], files: Sequence[str]) -> dict[str, Any]:
+    """What was measured, for each test file."""
+    made: dict[str, Any] = {path: {"digest": digest([path]), "seconds": {}, "lines": {}} for path in files}
+    for test, seconds in told["seconds"].items():
+        made[test.partition("::")[0]]["seconds"][test] = seconds
+    for target, tests in told["lines"].items():
+        for test, lines in tests.items():
+            made[test.partition("::")[0]]["lines"].setdefault(target, {})[test] = lines
+    return made
 
 
 def outcomes(bench: Bench, todo: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, str | None]]:

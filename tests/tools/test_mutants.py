@@ -141,3 +141,58 @@ def test_the_likeliest_tests_are_tried_first() -> None:
     command = [sys.executable, "-c", ORDER]
     done = subprocess.run(command, cwd=ROOT / "tools", capture_output=True, text=True, check=False)
     assert done.stdout == "dcba\na dcb\nbadc\nc abd\nabdc\ndcba\n", done.stderr
+
+
+MEASURED = """
+import sys
+from pathlib import Path
+
+import mutants
+from mutants import Bench
+
+mutants.ROOT = Path(sys.argv[1])
+bench = object.__new__(Bench)
+bench.cache, bench.code, bench.targets, bench.tests = {}, "code", [], ["a.py", "b.py"]
+
+
+def measure(tests, targets):
+    failed = [test for test in tests if "fails" in (mutants.ROOT / test).read_text()]
+    ran = {f"{test}::t": float(len(tests)) for test in tests}
+    return {"code": int(bool(failed)), "failed": failed, "seconds": ran, "lines": {"x.py": dict.fromkeys(ran, [1])}}
+
+
+mutants.measure = measure
+
+
+def tell():
+    bench.measured()
+    print(sorted(bench.base["seconds"].items()), sorted(bench.base["lines"]["x.py"]))
+
+
+for test in bench.tests:
+    (mutants.ROOT / test).write_text(test)
+tell()
+(mutants.ROOT / "b.py").write_text("other")
+tell()
+bench.tests = ["b.py"]
+tell()
+bench.code = "changed"
+bench.tests = ["a.py", "b.py"]
+tell()
+(mutants.ROOT / "a.py").write_text("fails")
+tell()
+"""
+
+
+def test_only_test_files_that_changed_are_measured_again(tmp_path: Path) -> None:
+    """All of them where the code did; one that fails on the unchanged code ends it."""
+    command = [sys.executable, "-c", MEASURED, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT / "tools", capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "[('a.py::t', 2.0), ('b.py::t', 2.0)] ['a.py::t', 'b.py::t']",
+        "[('a.py::t', 2.0), ('b.py::t', 1.0)] ['a.py::t', 'b.py::t']",
+        "[('b.py::t', 1.0)] ['b.py::t']",
+        "[('a.py::t', 2.0), ('b.py::t', 2.0)] ['a.py::t', 'b.py::t']",
+    ]
+    assert "the unchanged tests fail, so that nothing can be told of mutants: a.py" in done.stderr
+    assert done.returncode == 1
