@@ -111,8 +111,7 @@ def covers(finding: Finding, concurrency: int, axis: Axis) -> bool:
 
     Bad times say nothing about an arm's own memory.
     """
-    of_times = finding.code in checks.TIMING_ONLY_CODES - checks.MEMORY_TOO_CODES
-    if axis.sources and not axis.shared and finding.axis is None and of_times:
+    if axis.name in checks.OWN_MEMORY and not checks.of_memory(finding):
         return False
     return finding.concurrency in (None, concurrency) and finding.axis in (None, axis.name, axis.family)
 

@@ -59,6 +59,7 @@ from gate.checks import (
 )
 from gate.checks.base import Check
 from gate.checks.evidence import Evidence
+from gate.metrics import SERVER_AXES
 from gate.observe.rows import Finding
 
 CHECKS: tuple[Check, ...] = (
@@ -129,6 +130,9 @@ MOVED_CODES = frozenset(check.CODE for check in (cold_first_requests, warmup_uns
 """Findings with these codes say that an arm's figures moved, within a leg or between legs; not that what was measured
 was something else, or beside something else."""
 
+OWN_MEMORY = frozenset(axis.name for axis in SERVER_AXES if not axis.shared)
+"""Axes of an arm's own memory, of which bad times say nothing."""
+
 
 def findings(evidence: Evidence) -> tuple[Finding, ...]:
     """Every check over the whole run; a consequence is left out where its cause is in the list."""
@@ -140,8 +144,20 @@ def findings(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def explains(cause: Finding, found: Finding) -> bool:
-    """Whether `cause` voids every cell that `found` does, as far as legs and axes go."""
+    """Whether `cause` voids every cell that `found` does, as far as legs and axes go, and as surely."""
     same_leg = cause.leg_id is None or found.leg_id in (None, cause.leg_id)
     same_cells = cause.concurrency in (None, found.concurrency)
     same_axes = cause.axis in (None, found.axis) or str(found.axis).startswith(f"{cause.axis}_")
-    return same_leg and same_cells and same_axes and cause.code != found.code
+    # A cell that nothing worse than movement covers may still be decided: step 1b of docs/verdict.md.
+    as_surely = cause.code not in MOVED_CODES or found.code in MOVED_CODES
+    memory_too = of_memory(cause) or not of_memory(found)
+    tokens_too = cause.code not in TIMING_ONLY_CODES or found.code in TIMING_ONLY_CODES
+    as_wide = same_leg and same_cells and same_axes and memory_too and tokens_too
+    return as_wide and as_surely and cause.code != found.code
+
+
+def of_memory(finding: Finding) -> bool:
+    """Whether it leaves an arm's own memory in doubt, where its concurrency and axis do."""
+    if finding.axis is None:
+        return finding.code not in TIMING_ONLY_CODES - MEMORY_TOO_CODES
+    return finding.axis in OWN_MEMORY

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from gate.checks import CHECKS, MEMORY_TOO_CODES, TIMING_ONLY_CODES, base, explains
+from gate.judge import judge
+from gate.observe.rows import Verdict
+from gate.plan import PlannedLeg
 
 FOLDER = Path(base.__file__).parent
 NOT_CHECKS = {"__init__", "base", "evidence", "latencies", "power_cap", "readings"}
@@ -143,3 +146,54 @@ def test_a_cause_explains_what_it_covers(
     why, what = build.finding(**nowhere | cause | {"code": "why"}), build.finding(**nowhere | found | {"code": "what"})
     assert explains(why, what) is explained
     assert not explains(why, why)
+
+
+@pytest.mark.parametrize(
+    ("cause", "found", "explained"),
+    [
+        # A cell that only movement covers may be decided: order-effect says more than that.
+        ("cold-first-requests", {"code": "order-effect", "axis": "tpot_median_ms"}, False),
+        ("cold-first-requests", {"code": "spread", "axis": "tpot_median_ms"}, True),
+        ("foreign-load", {"code": "order-effect", "axis": "tpot_median_ms"}, True),
+        # Bad times say nothing of an arm's own memory.
+        ("cold-first-requests", {"code": "spread", "axis": "peak_host_pss_bytes"}, False),
+        ("foreign-load", {"code": "spread", "axis": "peak_gpu_bytes"}, False),
+        ("foreign-load", {"code": "spread", "axis": "host_drop_bytes"}, True),
+        ("foreign-load", {"code": "telemetry-hole"}, False),
+        ("memory-swapped", {"code": "telemetry-hole"}, True),
+        ("memory-swapped", {"code": "spread", "axis": "peak_gpu_bytes"}, True),
+        ("failed-request", {"code": "spread", "axis": "peak_gpu_bytes"}, True),
+        # Nor of tokens.
+        ("telemetry-hole", {"code": "delivered-concurrency"}, False),
+        ("failed-request", {"code": "delivered-concurrency"}, True),
+    ],
+)
+def test_a_cause_that_voids_less_explains_nothing(
+    build: Any, cause: str, found: dict[str, Any], explained: bool
+) -> None:
+    assert explains(build.finding(code=cause), build.finding(**found)) is explained
+
+
+def test_a_cold_leg_hides_no_order_effect(build: Any, found: Any, stretch: Any) -> None:
+    """The arm that runs first takes twice as long; beside one cold leg that must not become a bound."""
+
+    def speed(leg: PlannedLeg) -> float:
+        began = (leg.arm == "candidate") == (leg.repetition % 2 == 0)
+        return (3.0 if leg.arm == "candidate" else 1.0) / (2 if began else 1)
+
+    run = build.run(speed, workload={"requests_per_stream": 6}, protocol={"repetitions": 4})
+    cold = stretch(run, build.leg_id(run, "oracle", 2, 0), {0: 10.0, 1: 10.0})
+    of_throughput = {f.code for f in found(cold) if f.concurrency == 2 and f.axis in (None, "output_throughput")}
+    assert {"cold-first-requests", "order-effect"} <= of_throughput
+    assert {c.verdict for c in judge(cold).cells if (c.axis, c.concurrency) == ("output_throughput", 2)} == {
+        Verdict.VOID
+    }
+
+
+def test_bad_times_hide_no_spread_of_memory(build: Any) -> None:
+    run = build.run()
+    for leg in run.legs:
+        run = build.alter_leg(run, leg.leg_id, server_peak_pss_bytes=10**9 * (1 + (leg.arm == "candidate") * leg.order))
+    late = build.alter_leg(run, build.leg_id(run), host_load_foreign_cpu_s=1.0)
+    memory = [c for c in judge(late).cells if (c.axis, c.concurrency) == ("peak_host_pss_bytes", 2)]
+    assert [(c.verdict, [reason.code for reason in c.reasons]) for c in memory] == [(Verdict.VOID, ["spread"])]
