@@ -143,3 +143,22 @@ def test_a_latency_voids_the_axes_that_it_speaks_for(build: Any, stretch: Any) -
 def test_nine_in_ten_of_the_later_ones_were_faster() -> None:
     """Of 1 to 11 ms that is 10 ms."""
     assert excess([18.0, *map(float, range(1, 12))], 1) == pytest.approx(0.8, rel=1e-12)
+
+
+def test_a_later_request_takes_no_first_ones_place(build: Any) -> None:
+    """After a staggered start one of the first two has not half of its tokens when the last one is sent: it is not
+    looked at, and the third is none of the first two."""
+    run = build.run(workload={"requests_per_stream": 4, "start": "staggered"})
+    (leg,) = [one for one in Evidence.of(run).legs if one.name == build.leg_id(run)]
+    free, rows = [leg.row.start_ns, leg.row.start_ns + 5_000_000], []
+    for request in leg.requests:
+        stream = free.index(min(free))
+        gap = {0: 30_000_000, 1: 900_000_000}.get(request.index, 10_000_000)
+        stamps = tuple(free[stream] + 50_000_000 + k * gap for k in range(8))
+        times = {"first_token_ns": stamps[0], "last_token_ns": stamps[-1], "end_ns": stamps[-1]}
+        rows.append(request.model_copy(update=times | {"sent_ns": free[stream], "token_times_ns": stamps}))
+        free[stream] = stamps[-1] + 1000
+    kept = tuple(request for request in run.requests if request.leg_id != leg.name)
+    findings = check(Evidence.of(dataclasses.replace(run, requests=(*kept, *rows))))
+    made = {(finding.axis, finding.message.split(" of ")[0]) for finding in findings}
+    assert {("tpot", "TPOT"), ("itl", "median ITL")} <= made
