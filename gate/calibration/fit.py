@@ -49,7 +49,7 @@ def id_of(document: Mapping[str, Any]) -> str:
 
 
 def usable(cell: Cell) -> bool:
-    """Not void, and measured in every repetition."""
+    """Not void, with a ratio and not a bound, and measured in every repetition."""
     return cell.verdict is not Verdict.VOID and cell.ratio is not None and len(pairs(cell)) == len(cell.oracle_values)
 
 
@@ -65,8 +65,9 @@ def _leave_one_out(cells: Sequence[Cell]) -> tuple[verdict.Decision, ...]:
         prior = bands.prior(others)
         band = bands.assumed(cell.band) if prior is None else bands.calibrated(cell.band, prior)
         if not usable(cell):
-            void = cell.verdict is Verdict.VOID
-            made.append(verdict.Decision(Verdict.VOID if void else Verdict.INCONCLUSIVE, cell.reasons))
+            # Neither a void cell nor a bound rests on a prior: what was decided stays, a false FAIL as well.
+            kept = cell.verdict is Verdict.VOID or cell.bounded
+            made.append(verdict.Decision(cell.verdict if kept else Verdict.INCONCLUSIVE, cell.reasons))
             continue
         made.append(
             verdict.cell(

@@ -48,7 +48,7 @@ class BandCell(Row):
     gates: int
     """With at least one pair and not void."""
     void: int
-    """Gates whose cell was void or not measured in full, left out."""
+    """Gates whose cell was void, had but a bound or was not measured in full, left out."""
     pairs: int
     sd: float | None
     """s0 of one paired log ratio; None when the history knows no variance: such a cell keeps the assumed prior."""

@@ -1,4 +1,7 @@
-"""3 The host's last accepted grid: complete, PASS, same machine, recipe and arms; kept in the run's folder."""
+"""3 The host's last accepted grid: complete, PASS, same machine, recipe and arms; kept in the run's folder.
+
+One with a primary cell that a bound decided has no figure there, and is passed over.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def last_accepted(host: Path, plan: Plan, machine: dict[str, str]) -> Baseline |
             report = judge(run)
         except (GateError, ValidationError, OSError):
             continue
-        if report.verdict is Verdict.PASS:
+        # A cell that a bound decided has no figures: beside it no loss would be seen.
+        if report.verdict is Verdict.PASS and not any(cell.primary and cell.bounded for cell in report.cells):
             return Baseline(
                 run_id=report.run_id,
                 started_at=report.started_at,

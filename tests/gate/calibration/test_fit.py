@@ -18,6 +18,7 @@ from gate.calibration.table import lacks
 from gate.checks.evidence import Evidence
 from gate.judge import judge
 from gate.observe.rundata import RunData
+from gate.plan import PlannedLeg
 from gate.report.model import Report
 from gate.stats import band as bands
 
@@ -70,6 +71,22 @@ def test_a_void_cell_is_left_out_and_counted(build: Any) -> None:
     assert (cell.gates, cell.void, cell.pairs, cell.verdicts["VOID"]) == (7, 1, 21, 1)
     assert (other.gates, other.void) == (8, 0)
     assert record.gates[3].verdict == "VOID"
+
+
+def test_a_bound_that_calls_equal_arms_worse_is_counted_as_that(build: Any) -> None:
+    """It rests on no prior, so it stays; and it lends the history no pair."""
+    runs, reports = history(build)
+
+    def speed(leg: PlannedLeg) -> float:
+        slow = 0.8 if leg.repetition == 1 else 1.0
+        return slow * (0.5 if leg.arm == "candidate" and leg.concurrency == 2 else 1.0)
+
+    record = fit.fit("made-up", key_of_run(runs[0]), (*reports[:3], judge(build.run(speed)), *reports[4:]))
+    cell = record.cell("tpot_median_ms", 2)
+    assert cell is not None
+    assert (cell.gates, cell.void, cell.pairs) == (7, 1, 21)
+    assert (cell.verdicts["FAIL"], cell.verdicts["INCONCLUSIVE"]) == (1, 0)
+    assert record.gates[3].verdict == "FAIL"
 
 
 def test_each_gate_is_judged_with_the_noise_of_the_others(build: Any) -> None:

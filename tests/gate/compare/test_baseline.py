@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,17 @@ def test_the_newest_accepted_grid_of_the_same_recipe_and_machine(keep: Keep, bui
     damaged = keep(run, "20260109") / "legs" / run.plan.legs[0].leg_id / "requests.parquet"
     damaged.write_bytes(b"")
     assert named(last(folder, run)) == "20260102"
+
+
+def test_a_grid_that_passed_by_a_bound_is_no_baseline(keep: Keep, build: Any) -> None:
+    """It has no figures there: taken in place of the older one, it would hide a loss."""
+    run = build.run(ahead(0.2))
+    folder = keep(run, "20260101")
+    bounded = keep(
+        build.run(lambda leg: (2.0 if leg.arm == "candidate" else 1.0) * (0.8 if leg.repetition else 1)), "b"
+    )
+    assert json.loads((bounded / store.COMPLETE).read_bytes())["verdict"] == "PASS"
+    assert named(last(folder, run)) == "20260101"
 
 
 def test_a_run_carries_its_baseline_and_derives_the_same_report_without_it(keep: Keep, build: Any) -> None:
