@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gate import checks
 from gate.calibration.apply import Noise
 from gate.cells import cells, main_legs
 from gate.checks.evidence import Evidence
@@ -143,3 +144,15 @@ class Calibrated(Noise):
 def test_a_cell_says_whose_noise_its_interval_has(build: Any) -> None:
     made = cells(Evidence.of(build.run()), (), Calibrated(0.02, None, ()))
     assert {(one.prior, one.prior_sd, one.prior_df, one.band) for one in made} == {("calibrated", 0.003, 3.0, 0.02)}
+
+
+@pytest.mark.parametrize(("more", "verdict"), [((), Verdict.PASS), (("lock-lost",), Verdict.VOID)])
+def test_arms_apart_are_decided_whichever_of_the_movements_was_found(
+    build: Any, more: tuple[str, ...], verdict: Verdict
+) -> None:
+    """All of them here; anything else beside them is no movement."""
+    run = build.run(lambda leg: 2.0 if leg.arm == "candidate" else 1.0)
+    found = [build.finding(code=code, concurrency=2) for code in (*checks.MOVED_CODES, *more)]
+    made = cells(Evidence.of(run), found, Noise(0.01, None, ()))
+    (one,) = [one for one in made if (one.axis, one.concurrency) == ("tpot_median_ms", 2)]
+    assert (one.verdict, one.ratio, one.bounded) == (verdict, None, verdict is Verdict.PASS)

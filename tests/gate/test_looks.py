@@ -159,3 +159,16 @@ def test_the_ids_of_an_extra_block_do_not_stand_in_for_those_that_are_missing(bu
     tokens = {one.concurrency: one for one in judge(dataclasses.replace(made, requests=silent)).tokens}
     assert (tokens[1].verdict, tokens[2].verdict) == (Verdict.PASS, Verdict.INCONCLUSIVE)
     assert [reason.message for reason in tokens[2].reasons] == ["16 of 20 planned sequences could be compared"]
+
+
+def test_extra_legs_that_moved_leave_a_decided_cell_its_verdict_and_no_ratio(build: Any) -> None:
+    """The candidate is twice as fast throughout; the oracle's first extra leg is slower than its others."""
+
+    def speed(leg: PlannedLeg) -> float:
+        moved = (leg.arm, leg.concurrency, leg.repetition) == ("oracle", 2, MAIN)
+        return 2.0 if leg.arm == "candidate" else 0.7 if moved else 1.0
+
+    assert cell(judge(run(build, speed)), 2).ratio == pytest.approx(2.0, rel=1e-3)
+    made = cell(judge(run(build, speed, extra_at=(2,))), 2)
+    assert (made.verdict, made.looks, made.ratio) == (Verdict.PASS, 2, None)
+    assert made.at_least == pytest.approx(2.0, rel=1e-3)

@@ -10,6 +10,7 @@ import pytest
 from gate import verdict
 from gate.observe.rows import Verdict
 from gate.report.model import Divergence, Interval, Noise
+from gate.stats.apart import Apart
 from gate.stats.band import assumed
 from gate.stats.interval import moderated
 from gate.tokens.compare import NOT_ASKED, Comparison, compare
@@ -169,3 +170,17 @@ def test_who_was_not_asked_for_want_of_time_is_told_to_give_more() -> None:
 )
 def test_why_nobody_judged(finished: bool, why: str | None, said: str) -> None:
     assert tokens(finished, unjudged=1, unjudged_why=why)[0] == said
+
+
+def test_a_bound_is_held_against_the_floor_itself_where_equal_repetitions_may_not_differ(build: Any) -> None:
+    for least, expected in ((1.0, Verdict.PASS), (0.999, Verdict.VOID)):
+        made = verdict.cell(
+            (),
+            None,
+            planned_pairs=3,
+            floor=1.0,
+            band=assumed(0.01),
+            findings=[build.finding()],
+            apart=Apart(least, 3.0),
+        )
+        assert made.verdict is expected
