@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gate.arm import process
+from gate.arm import Server, process
 from gate.arm.pair import GPU_RETURN_S, GPU_RETURN_SLACK_BYTES
 from gate.client import drive, openai
 from gate.errors import ArmError, StorageError
@@ -93,7 +93,7 @@ def _capture(setting: Setting, arm: Arm, role: Role, log: Path, files: Path, say
     try:
         if planned.kind == "vllm":
             verify_running(server.url, setting.plan.recipe.oracle.platform)
-        return _measure(setting, arm, role, server.url, tracer, say)
+        return _measure(setting, arm, role, server, tracer, say)
     finally:
         tracer.close()
         server.stop()
@@ -114,7 +114,10 @@ def _wait_for_memory(arm: Arm, before: int | None) -> None:
         time.sleep(0.2)
 
 
-def _measure(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, say: Callable[[str], None]) -> Captured:
+def _measure(
+    setting: Setting, arm: Arm, role: Role, server: Server, tracer: Tracer, say: Callable[[str], None]
+) -> Captured:
+    url = server.url
     for index, tokens in enumerate((SHORT_TOKENS, LONG_TOKENS)):
         rows, _ = _round(setting, arm, url, tokens, 1000 + index)
         if failed := next((row.error for row in rows if row.error is not None), None):
@@ -138,7 +141,7 @@ def _measure(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, s
         gaps_us=tuple(statistics.median(found) for found in gaps if found),
         largest_gaps_us=tuple(max(found) for found in gaps if found),
     )
-    return Captured(tuple(windows), wall, ask.identify(url, arm))
+    return Captured(tuple(windows), wall, ask.identify(url, arm, server.logged))
 
 
 def _window(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, tokens: int, warm_ns: int) -> Window:

@@ -49,6 +49,8 @@ class Module(Row):
     """Layers that have it: its launches a step when its projections are merged."""
     parts: int = 1
     """Projections it has: count × parts launches where they are not merged."""
+    rows: int | None = None
+    """Of a layer's output, its projections merged: what a kernel's grid divides. None for state and routed experts."""
     scheme: Scheme
     nbytes: int
     """Read, and for state also written, in one step."""
@@ -63,7 +65,9 @@ def modules(config: Mapping[str, Any], tensors: Tensors, *, batch: int, context:
     Raises CheckpointError where config.json lacks a size.
     """
     text: Mapping[str, Any] = config.get("text_config", config)
-    names: dict[str, dict[str, Any]] = defaultdict(lambda: {"layers": set(), "leaves": set(), "bytes": 0, "n": 0})
+    names: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"layers": set(), "leaves": set(), "bytes": 0, "n": 0, "rows": 0}
+    )
     schemes: dict[str, Scheme] = {}
     for name, (dtype, shape) in tensors.items():
         linear, _, field = name.rpartition(".")
@@ -79,6 +83,7 @@ def modules(config: Mapping[str, Any], tensors: Tensors, *, batch: int, context:
             scheme: Scheme = "nvfp4" if dtype == "U8" else "fp8" if dtype.startswith("F8") else "bf16"
             schemes[group] = scheme
             entry["n"] += math.prod(shape) * (2 if scheme == "nvfp4" else 1)
+            entry["rows"] += shape[0]
     share, estimated = _touched(text, batch)
     made = []
     for group, entry in names.items():
@@ -88,6 +93,7 @@ def modules(config: Mapping[str, Any], tensors: Tensors, *, batch: int, context:
                 name=group,
                 count=len(entry["layers"]),
                 parts=len(entry["leaves"]),
+                rows=None if ".experts." in group else entry["rows"] // len(entry["layers"]),
                 scheme=schemes[group],
                 nbytes=round(entry["bytes"] * part),
                 flops=round(2 * entry["n"] * _active(text, group) * batch),

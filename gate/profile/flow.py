@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from gate.errors import UsageError
 from gate.inputs import Asked, levels, plan_for, recipe_for
 from gate.lock import hold
 from gate.observe.machine import host, machine
+from gate.observe.residency import residency
 from gate.observe.rows import Arm
 from gate.observe.source import source
 from gate.plan import Plan
@@ -133,8 +133,7 @@ def _begin(setting: Setting, more: ProfileAsked, out: Path) -> store.ProfileStor
 
 def _record(plan: Plan, arm: Arm, role: Role, made: Captured) -> store.ArmRecord:
     planned, identity = plan.arm(arm), made.identity
-    manifest = json.loads(identity.extra["manifest"]) if identity.extra.get("manifest", "null") != "null" else {}
-    resident = manifest.get("resident_bytes") if isinstance(manifest, dict) else None
+    held = residency(identity)
     return store.ArmRecord(
         arm=arm,
         role=role,
@@ -142,7 +141,7 @@ def _record(plan: Plan, arm: Arm, role: Role, made: Captured) -> store.ArmRecord
         argv=planned.argv or (),
         version=identity.version,
         kv_cache_dtype=identity.kv_cache_dtype,
-        resident_bytes=resident if isinstance(resident, int) else None,
+        resident_bytes=None if held is None else held.resident_bytes,
         wall=made.wall,
     )
 

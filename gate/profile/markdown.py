@@ -62,7 +62,7 @@ def _families(table: StepTable) -> list[str]:
     ]
     lines += [
         f"| {row.title} | {row.launches:g} | {row.us:.1f} | {summary.us_text(row.own_us)} | "
-        f"{summary.mega(row.nbytes)} | {summary.rate_text(row.bytes_per_s)} | {summary.share_text(row.share)} |"
+        f"{summary.giga(row.nbytes)} | {summary.rate_text(row.bytes_per_s)} | {summary.share_text(row.share)} |"
         for row in summary.families(table)
     ]
     lines += [f"| **sum** | {table.launches:g} | {table.sum_us:.1f} | {summary.us_text(table.own_us)} | | | |", ""]
@@ -74,13 +74,14 @@ def _kernels(table: StepTable) -> list[str]:
     lines = [
         f"## {table.arm}: kernels of a step",
         "",
-        "| kernel | family | modules | launches | µs | own µs | GB/s | rule |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | --- |",
+        "| kernel | family | modules | launches | µs | own µs | GB | GB/s | of roof | rule |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
     ]
     lines += [
         f"| {_cell(shown[k.name])} | {k.family} | {', '.join(k.modules)} | {k.launches:g} | {k.us:.2f} | "
-        f"{summary.us_text(k.own_us, 2)} | "
-        f"{summary.rate_text(summary.kernel_rate(k))} | {_code(k.rule)} |"
+        f"{summary.us_text(k.own_us, 2)} | {summary.giga(summary.kernel_bytes(k))} | "
+        f"{summary.rate_text(summary.kernel_rate(k))} | "
+        f"{summary.share_text(summary.share_of(summary.kernel_rate(k), table.roof_bytes_per_s))} | {_code(k.rule)} |"
         for k in table.kernels
     ]
     below = any(k.own_us is not None and round(k.own_us, 2) < 0 for k in table.kernels)

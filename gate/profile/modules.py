@@ -1,14 +1,18 @@
-"""6 Families to modules by launch count: which modules' launches add up to exactly what a family was launched.
+"""6 Families to modules by launch count and shape: whose launches add up to exactly what a family was launched.
 
 Every weight module runs in the family of its scheme, merged (one launch a layer) or not (one a projection), or in a
 wider family (a dequantised lm_head), or inside another kernel (a tiny router folded into a norm). A search finds the
 cheapest choice under which every family's launches come out exactly. No such choice, or two as cheap that differ in
-what a family reads: the families stay without modules, and the table says so.
+what a family reads: the families stay without modules, and the table says so. Which of a family's kernels runs which of
+its modules is then read off their launches, and off their grids where those are the modules' rows in tiles of one size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gate.profile.census import Module
@@ -25,6 +29,12 @@ FUSED = "inside another kernel"
 TINY = ("in_proj_ba", "mlp.gate", "mlp.shared_expert_gate")
 """Small enough for an engine to fold into a neighbouring kernel; a shared expert goes into the routed ones' launch."""
 SPLIT_COST, FOLDED_COST, WIDER_COST = 1, 1, 3
+TILES = (16, 32, 64, 128, 256)
+"""Rows of output that a block makes."""
+GRID = re.compile(r" \[grid (\d+)x(\d+)x(\d+)\]$")
+"""As difference.py marks a name that runs in several shapes."""
+MOST_WAYS = 1000
+"""To spread modules over a family's kernels, above which none is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,31 +140,63 @@ def _placement(chosen: tuple[Choice, ...]) -> frozenset[tuple[str, str]]:
 
 
 def _label(kernels: list[StepKernel], family: str, choices: list[Choice]) -> list[StepKernel]:
-    """Each kernel gets the modules whose launches add up to its own, where only one set does; else the family's all.
+    """Each kernel gets the modules that it has in every way to spread them; the others get all that are left.
 
-    Bytes then stand on a kernel alone, or on the family's slowest one for all of them.
+    Bytes then stand on a kernel alone, or on the slowest of those others for all of them.
     """
     rows = [k for k in kernels if k.family == family and not k.helper and k.launches > 0]
-    sets = [_subsets(choices, round(row.launches)) for row in rows]
-    alone = all(len(found) == 1 for found in sets) and len({c.module.name for found in sets for c in found[0]}) == len(
-        choices
-    )
-    labelled: dict[str, tuple[list[Choice], bool]] = {}
-    for position, row in enumerate(rows):
-        labelled[row.name] = (list(sets[position][0]), True) if alone else (choices, position == 0)
+    ways = list(itertools.islice(_spread(rows, choices), MOST_WAYS + 1))
+    ways = _of_one_tile(rows, ways) if len(ways) <= MOST_WAYS else []
+    fixed = [ways[0][place] if ways and len({way[place] for way in ways}) == 1 else None for place in range(len(rows))]
+    left = [choice for choice in choices if not any(choice in mine for mine in fixed if mine)]
+    labelled: dict[str, tuple[Sequence[Choice], bool, bool]] = {}
+    for row, mine in zip(rows, fixed, strict=True):
+        first = mine is not None or not any(shared for _, _, shared in labelled.values())
+        labelled[row.name] = (mine if mine is not None else left, first, mine is None and first)
     return [
         k.model_copy(
             update={
                 "modules": tuple(c.module.name for c in labelled[k.name][0]),
                 "nbytes": sum(c.module.nbytes for c in labelled[k.name][0]) if labelled[k.name][1] else None,
                 "flops": sum(c.module.flops for c in labelled[k.name][0]) if labelled[k.name][1] else None,
-                "shared_bytes": labelled[k.name][1] and not alone,
+                "shared_bytes": labelled[k.name][2],
             }
         )
         if k.family == family and k.name in labelled
         else k
         for k in kernels
     ]
+
+
+def _spread(rows: Sequence[StepKernel], choices: Sequence[Choice]) -> Iterator[tuple[tuple[Choice, ...], ...]]:
+    """Every way to give each choice to one row so that the launches of all rows come out."""
+    if not rows:
+        if not choices:
+            yield ()
+        return
+    for mine in _subsets(choices, round(rows[0].launches)):
+        others = [choice for choice in choices if choice not in mine]
+        for rest in _spread(rows[1:], others):
+            yield (mine, *rest)
+
+
+def _of_one_tile(
+    rows: Sequence[StepKernel], ways: list[tuple[tuple[Choice, ...], ...]]
+) -> list[tuple[tuple[Choice, ...], ...]]:
+    """Those ways in which every grid is its modules' rows in tiles of one size; all of them where there is none, as
+    with a grid that is the device's size. Merged projections alone have rows that are known."""
+    grids = [math.prod(map(int, found.groups())) if (found := GRID.search(row.name)) else None for row in rows]
+    if None in grids:
+        return ways
+
+    def fits(way: tuple[tuple[Choice, ...], ...], tile: int) -> bool:
+        return all(
+            c.launches == c.module.count and c.module.rows is not None and -(-c.module.rows // tile) == grid
+            for mine, grid in zip(way, grids, strict=True)
+            for c in mine
+        )
+
+    return [way for way in ways if any(fits(way, tile) for tile in TILES)] or ways
 
 
 def _subsets(choices: Sequence[Choice], total: int) -> list[tuple[Choice, ...]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gate.profile.families import TITLES
-from gate.profile.rows import Attribution, StepKernel, StepTable, total_own_us
+from gate.profile.rows import Attribution, ProfileReport, StepKernel, StepTable, total_own_us
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,16 @@ def share_of(rate: float | None, roof: float | None) -> float | None:
     return None if rate is None or roof is None else rate / roof
 
 
+def kernel_bytes(kernel: StepKernel) -> int | None:
+    """None too where its bytes are of all the family's kernels together: the family's row has those."""
+    return None if kernel.shared_bytes else kernel.nbytes
+
+
 def kernel_rate(kernel: StepKernel) -> float | None:
-    return None if kernel.shared_bytes else rate_of(kernel.nbytes, kernel.us)
+    return rate_of(kernel_bytes(kernel), kernel.us)
 
 
-def mega(value: float | None, digits: int = 3) -> str:
+def giga(value: float | None, digits: int = 3) -> str:
     """Bytes as GB (10^9)."""
     return "–" if value is None else f"{value / 1e9:.{digits}f}"
 
@@ -83,8 +88,15 @@ def signed(us: float) -> str:
     return f"{round(us, 1) + 0.0:+.1f}"  # no -0.0
 
 
-def headline(table: StepTable) -> str:
-    """One line about an arm's step."""
+def sides(report: ProfileReport) -> tuple[str, str]:
+    """What its two steps are called: the arms, or by their order where both are one arm's, of two profiles."""
+    same = report.candidate is not None and report.oracle is not None and report.candidate.arm == report.oracle.arm
+    return ("first", "second") if same else ("candidate", "oracle")
+
+
+def headline(table: StepTable, side: str | None = None) -> str:
+    """One line about an arm's step. side: what it is called; left out, its arm."""
+    who = f"{table.arm} {table.name}" if side in (None, table.arm) else f"{side}: {table.arm} of {table.name}"
     wall = "no untraced wall time" if table.wall_us is None else f"{table.wall_us:.0f} µs wall untraced"
     busy = "" if table.busy_us is None else f", {table.busy_us:.0f} µs with a kernel running"
     roof = (
@@ -93,7 +105,7 @@ def headline(table: StepTable) -> str:
         else f"; roof {rate_text(table.roof_bytes_per_s)} GB/s, {table.roof_source}"
     )
     return (
-        f"{table.arm} {table.name}, batch {table.batch}: {table.launches:.0f} launches, "
+        f"{who}, batch {table.batch}: {table.launches:.0f} launches, "
         f"{table.sum_us:.0f} µs of kernels, {wall}{busy} ({table.tool}{roof})"
     )
 

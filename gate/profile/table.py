@@ -35,16 +35,17 @@ def _parts(report: ProfileReport) -> list[RenderableType]:
     parts: list[RenderableType] = [Text(f"{report.recipe} on {report.host}, profile {report.run_id}", "bold"), ""]
     if report.refused:
         parts += [Text("REFUSED: there is no step to show", "bold red"), ""]
-    for arm in (report.candidate, report.oracle):
+    sides = summary.sides(report)
+    for side, arm in zip(sides, (report.candidate, report.oracle), strict=True):
         if arm is not None:
-            parts += [Text(summary.headline(arm)), _families(arm), ""]
+            parts += [Text(summary.headline(arm, side)), _families(arm), ""]
     if report.attribution is not None:
         delta = report.attribution
         lines = (summary.delta_line(delta), summary.drift_line(delta), *summary.notes(delta))
-        parts += [_levers(delta), *(Text(line) for line in lines), ""]
-    for arm in (report.candidate, report.oracle):
+        parts += [_levers(delta, sides), *(Text(line) for line in lines), ""]
+    for side, arm in zip(sides, (report.candidate, report.oracle), strict=True):
         if arm is not None:
-            parts += [Text(f"{arm.arm}: {note}", "dim") for note in arm.notes]
+            parts += [Text(f"{side}: {note}", "dim") for note in arm.notes]
     for found in report.findings:
         parts.append(Text(f"{found.code}: {found.message}; {found.hint}"))
     return parts
@@ -66,7 +67,7 @@ def _families(arm: StepTable) -> Table:
             f"{row.launches:g}",
             f"{row.us:.1f}",
             *([summary.us_text(row.own_us)] if has_own else []),
-            summary.mega(row.nbytes),
+            summary.giga(row.nbytes),
             summary.rate_text(row.bytes_per_s),
             summary.share_text(row.share),
         )
@@ -76,8 +77,8 @@ def _families(arm: StepTable) -> Table:
     return made
 
 
-def _levers(found: Attribution) -> Table:
-    made = _table("lever", "candidate µs", "oracle µs", "delta µs")
+def _levers(found: Attribution, sides: tuple[str, str]) -> Table:
+    made = _table("lever", *(f"{side} µs" for side in sides), "delta µs")
     made.add_column("rests on", justify="left")
     for lever in found.levers:
         made.add_row(

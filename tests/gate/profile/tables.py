@@ -48,6 +48,11 @@ def census(shape: str, batch: int) -> tuple[Module, ...]:
     return tuple(modules(config, tensors, batch=batch, context=CONTEXT, kv_bytes=1))
 
 
+def unshaped(shape: str, batch: int) -> tuple[Module, ...]:
+    """As the recorded runs have it, which are from before modules had rows."""
+    return tuple(module.model_copy(update={"rows": None}) for module in census(shape, batch))
+
+
 def windows(rows: list[Any], *, batch: int = 1, arm: Arm = "oracle", **changes: Any) -> tuple[Window, Window]:
     """(short, long): `output_tokens` steps' worth of the rows in each, so that their difference is 128 steps' worth."""
     made = []

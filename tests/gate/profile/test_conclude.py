@@ -8,6 +8,7 @@ import pytest
 
 from gate.errors import UsageError
 from gate.observe.rows import Arm
+from gate.profile import table
 from gate.profile.conclude import compare, derive, exit_code
 from gate.profile.rows import Role, Window
 from gate.profile.store import ArmRecord, ProfileData, ProfileFile
@@ -114,6 +115,12 @@ def test_two_of_our_own_profiles() -> None:
         "gdn_step": "same kernels"
     }
     assert report.attribution.levers[0].delta_us == pytest.approx(-17.76)
+    shown = table.render(report)
+    assert shown.index("first: candidate of new, batch 1:") < shown.index("second: candidate of old, batch 1:")
+    assert "first µs   second µs   delta µs" in shown
+    assert "first: fp8: 128 launches" in shown
+    assert "second: fp8: 128 launches" in shown
+    assert "oracle" not in shown
     assert exit_code(report) == 0
 
 

@@ -183,6 +183,7 @@ def test_one_arm_alone_is_shown_and_proves_nothing(bench: Bench, monkeypatch: py
     assert flow.again(None, None, bench.out) == 2
     assert bench.report.candidate is not None
     assert (bench.report.oracle, bench.report.attribution, bench.report.refused) == (None, None, False)
+    assert bench.report.candidate.notes[-1].startswith("holds 0.54 GB of weights; a step reads 0.00")
 
 
 def test_a_server_without_a_profiler_is_one_line(bench: Bench) -> None:

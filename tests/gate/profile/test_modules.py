@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gate.observe.rows import Arm
+from gate.profile import store
 from gate.profile.census import Module
+from gate.profile.conclude import derive
 from gate.profile.modules import FUSED, solve, with_modules
-from gate.profile.rows import StepTable
-from tests.gate.profile.tables import census, recorded
+from gate.profile.rows import StepKernel, StepTable
+from tests.gate.profile.tables import RUN_27B, RUN_35B, census, recorded, unshaped
 
 
 def table(shape: str, batch: int) -> StepTable:
@@ -64,6 +69,71 @@ def test_two_kernels_that_could_be_either_share_their_bytes() -> None:
     assert [k.modules for k in found] == [("mlp.experts.down_proj", "mlp.experts.gate_up_proj")] * 2
     assert found[0].shared_bytes
     assert [k.nbytes is None for k in found] == [False, True]
+
+
+FP8_MODULES = {
+    # run and grid: modules, GB/s
+    (RUN_27B, "256x1x1"): (("linear_attn.in_proj_qkvz",), 3635),
+    (RUN_27B, "224x1x1"): (("self_attn.qkv_proj",), 3482),
+    (RUN_27B, "80x1x1"): (("linear_attn.out_proj", "self_attn.o_proj"), 2957),
+    (RUN_35B, "192x1x1"): (("linear_attn.in_proj_qkvz",), 2388),
+    (RUN_35B, "144x1x1"): (("self_attn.qkv_proj",), 2015),
+    (RUN_35B, "32x1x1"): (("linear_attn.out_proj", "self_attn.o_proj"), 1494),
+}
+"""vLLM's, in tiles of 64 rows: 16384, 14336 and 5120 of them on the 27B."""
+
+
+def step(run: Path, arm: Arm, modules: tuple[Module, ...]) -> tuple[StepKernel, ...]:
+    """Kernels of a recorded run's step, with a census of modules that have rows, as the run's own had not yet."""
+    derived = derive(store.read(run).model_copy(update={"census": modules}))
+    found = derived.candidate if arm == "candidate" else derived.oracle
+    assert found is not None
+    return found.kernels
+
+
+@pytest.mark.parametrize(("run", "shape"), [(RUN_27B, "27b"), (RUN_35B, "35b")], ids=["27b", "35b"])
+def test_a_grid_tells_which_modules_a_kernel_runs(run: Path, shape: str) -> None:
+    """By launches alone in_proj_qkvz could be out_proj, and qkv_proj o_proj."""
+    found = [k for k in step(run, "oracle", census(shape, 1)) if k.family == "fp8"]
+    assert {
+        (run, k.name.rpartition("[grid ")[2].rstrip("]")): (k.modules, round((k.nbytes or 0) / k.us / 1e3))
+        for k in found
+    } == {key: row for key, row in FP8_MODULES.items() if key[0] == run}
+    assert not any(k.shared_bytes for k in found)
+    without = [k for k in step(run, "oracle", unshaped(shape, 1)) if k.family == "fp8"]
+    assert [(len(k.modules), k.shared_bytes) for k in without] == [(4, True), (4, False), (4, False)]
+    assert sum(k.nbytes or 0 for k in without) == sum(k.nbytes or 0 for k in found)
+
+
+def with_kernels(kernels: list[StepKernel], modules: list[Module]) -> tuple[StepKernel, ...]:
+    table = recorded("vllm-0.25.0-h200-27b-b1").model_copy(update={"kernels": tuple(kernels)})
+    return with_modules(table, modules).kernels
+
+
+def test_a_grid_of_the_device_s_size_tells_nothing() -> None:
+    fp8 = [k for k in step(RUN_27B, "oracle", census("27b", 1)) if k.family == "fp8"]
+    alike = [k.model_copy(update={"name": f"cutlass_3x_gemm_sm90_fp8 {k.launches:g} [grid 132x1x1]"}) for k in fp8]
+    found = with_kernels(alike, [m for m in census("27b", 1) if m.scheme == "fp8"])
+    assert [(len(k.modules), k.shared_bytes) for k in found] == [(4, True), (4, False), (4, False)]
+
+
+def test_a_kernel_that_can_run_but_one_module_has_its_bytes_whatever_the_others_run() -> None:
+    """The engine's gate_up and down run 64 times each, and lm_head once."""
+    found = [k for k in step(RUN_27B, "candidate", unshaped("27b", 1)) if k.family == "w4a16"]
+    both = ("mlp.down_proj", "mlp.gate_up_proj")
+    assert [(k.launches, k.modules, k.nbytes, k.shared_bytes) for k in found] == [
+        (64, both, 9_625_929_216, True),
+        (64, both, None, False),
+        (1, ("lm_head",), 715_161_608, False),
+    ]
+
+
+def test_of_too_many_ways_none_is_taken() -> None:
+    """Eight modules and eight kernels of eight launches each: 40320 ways."""
+    base = next(k for k in recorded("vllm-0.25.0-h200-27b-b1").kernels if k.family == "w4a16")
+    kernels = [base.model_copy(update={"name": f"kernel {n}", "launches": 8.0}) for n in range(8)]
+    found = with_kernels(kernels, [module(f"{letter}_proj", 8, "nvfp4") for letter in "abcdefgh"])
+    assert [(len(k.modules), k.nbytes) for k in found] == [(8, 8)] + [(8, None)] * 7
 
 
 def test_our_engine_folds_in_proj_ba_into_its_norm() -> None:

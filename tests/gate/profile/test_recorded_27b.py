@@ -9,7 +9,7 @@ from gate.profile import store
 from gate.profile.conclude import derive, exit_code
 from gate.profile.levers import Drift, attribute
 from gate.profile.rows import ProfileReport
-from tests.gate.profile.tables import RUN_27B, census
+from tests.gate.profile.tables import RUN_27B, unshaped
 
 STEP = {"candidate": (452, 8593.0, 5924.7, 5909.5), "oracle": (995, 8987.0, 8947.5, 9262.7)}
 """Launches, µs of kernels, own µs, wall µs."""
@@ -54,7 +54,7 @@ def run() -> ProfileReport:
 
 def test_the_run_s_bytes_are_those_of_the_shape() -> None:
     """Read from the checkpoint's headers on the host; here from the recipe that makes such a checkpoint."""
-    assert store.read(RUN_27B).census == census("27b", 1)
+    assert store.read(RUN_27B).census == unshaped("27b", 1)
 
 
 @pytest.mark.parametrize("arm", ARMS)

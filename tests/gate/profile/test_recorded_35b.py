@@ -16,7 +16,7 @@ from gate.profile.conclude import derive
 from gate.profile.levers import Drift, attribute, drift_of
 from gate.profile.modules import with_modules
 from gate.profile.rows import ProfileReport, StepTable
-from tests.gate.profile.tables import FIXTURES, RUN_35B, TABLES_35B, census, fixture, floor, own_us, recorded
+from tests.gate.profile.tables import FIXTURES, RUN_35B, TABLES_35B, fixture, floor, own_us, recorded, unshaped
 
 STEP = {"candidate": (284, 3219.2, 1834.8, 1838.2), "oracle": (1171, 5497.8, 3882.8, 4093.1)}
 """Launches, µs of kernels, own µs, wall µs."""
@@ -87,7 +87,7 @@ def run() -> ProfileReport:
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, StepTable]:
-    return {arm: with_modules(recorded(TABLES_35B[arm], arm=arm), census("35b", 1)) for arm in ARMS}
+    return {arm: with_modules(recorded(TABLES_35B[arm], arm=arm), unshaped("35b", 1)) for arm in ARMS}
 
 
 @pytest.mark.parametrize("arm", ARMS)
