@@ -11,8 +11,9 @@ import pytest
 from gate.fit import used as used_module
 from gate.fit.used import of_arm, used
 from gate.observe import store
-from gate.observe.rows import Arm
+from gate.observe.rows import ARMS, Arm
 from gate.observe.rundata import RunData
+from gate.recipe import ROOT
 from gate.selftest.good_run import Build
 from tests.gate.headers.sparse import synthetic, write
 
@@ -113,6 +114,46 @@ def test_what_it_said_last_counts(run: RunData) -> None:
     assert (
         of_arm(dataclasses.replace(run, identities=(*run.identities, later)), "candidate", GIB).kv_cache_dtype == "fp8"
     )
+
+
+GRIDS = {
+    "27b": "20261130T092055Z-qwen3.6-27b-nvfp4-synthetic-3a955dc8",
+    "35b": "20261130T090852Z-qwen3.6-35b-a3b-nvfp4-synthetic-d74c7f77",
+}
+ON_AN_H200 = {
+    # GiB, used and need: weights, caches, rest, whole
+    ("27b", "candidate"): ((19.12, 18.79), (8.59, 8.59), (3.44, 3.63), (31.15, 31.00)),
+    ("27b", "oracle"): ((19.09, 18.77), (9.69, 9.24), (3.92, 2.17), (32.69, 30.17)),
+    ("35b", "candidate"): ((19.54, 19.52), (3.17, 3.17), (2.77, 1.82), (25.48, 24.50)),
+    ("35b", "oracle"): ((19.55, 19.39), (3.38, 3.22), (2.90, 1.79), (25.83, 24.41)),
+}
+NAMES = {"candidate": "engine", "oracle": "vLLM 0.25.0"}
+
+
+@pytest.mark.parametrize("shape", GRIDS)
+def test_what_both_servers_held_on_an_h200(shape: str, tmp_path: Path) -> None:
+    """docs/fit.md's table, from the recorded grids and the headers of the checkpoint that they served."""
+    folder = synthetic(tmp_path / shape, shape, vision=False, mtp=False)
+    made = store.read_run(ROOT / "results" / "h200-x2" / GRIDS[shape])
+    arms = {arm: made.plan.arm(arm).model_copy(update={"checkpoint": str(folder)}) for arm in ARMS}
+    run = dataclasses.replace(made, plan=made.plan.model_copy(update=arms))
+    page = (ROOT / "docs" / "fit.md").read_text()
+    for arm in ARMS:
+        one = of_arm(run, arm, GIB)
+        assert one.need is not None
+        need = one.need
+        rest = need.activations + need.scratch + need.overhead
+        pairs = (
+            (one.weights_bytes, need.weights),
+            (one.pool_bytes, need.kv + need.state),
+            (one.rest_bytes, rest),
+            (one.memory_bytes, need.total),
+        )
+        found = tuple((round((held or 0) / GIB, 2), round(needed / GIB, 2)) for held, needed in pairs)
+        assert found == ON_AN_H200[shape, arm]
+        cells = " | ".join(f"{held:.2f}, {needed:.2f}" for held, needed in found)
+        assert f"| {shape.upper()}, {NAMES[arm]} | {cells} |" in page
+        assert (one.rest_bytes or 0) < rest + 3 * GIB - need.overhead
 
 
 def test_both_arms_of_a_folder(run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
