@@ -21,6 +21,7 @@ KEYS = {"title", "source", "class", "acceptance", "good", "recipe", "expect", *K
 CLASSES = {
     "pins",
     "denominator",
+    "profile",
     "build",
     "records",
     "request-set",
