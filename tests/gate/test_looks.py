@@ -15,15 +15,19 @@ from gate.observe.rows import Verdict
 from gate.observe.rundata import RunData
 from gate.plan import PlannedLeg
 from gate.report.model import Cell, Report
+from gate.selftest.time_faults import stretch
 
 MAIN = 3
 UNDECIDED = 0.994
 """At 99 % neither PASS nor FAIL with the assumed prior: interval 0.985 to 1.003."""
 
 
-def run(build: Any, speed: Callable[[PlannedLeg], float], *, extra_at: tuple[int, ...] = ()) -> RunData:
+def run(
+    build: Any, speed: Callable[[PlannedLeg], float], *, extra_at: tuple[int, ...] = (), requests_per_stream: int = 2
+) -> RunData:
     """Three repetitions and one extra block, planned; the block ran at the concurrencies given."""
-    whole = build.run(speed, protocol={"repetitions": MAIN + 2})
+    workload = {"requests_per_stream": requests_per_stream}
+    whole = build.run(speed, protocol={"repetitions": MAIN + 2}, workload=workload)
     protocol = whole.plan.recipe.protocol.model_copy(update={"repetitions": MAIN, "extra_blocks": 1})
     plan = whole.plan.model_copy(
         update={
@@ -172,3 +176,19 @@ def test_extra_legs_that_moved_leave_a_decided_cell_its_verdict_and_no_ratio(bui
     made = cell(judge(run(build, speed, extra_at=(2,))), 2)
     assert (made.verdict, made.looks, made.ratio) == (Verdict.PASS, 2, None)
     assert made.at_least == pytest.approx(2.0, rel=1e-3)
+
+
+def test_arms_apart_are_told_by_the_requests_of_the_looks_own_legs(build: Any) -> None:
+    """Two of 18 requests are more than a slow tenth; of the 30 with the extra legs they would not be."""
+
+    def speed(leg: PlannedLeg) -> float:
+        moved = (leg.arm, leg.concurrency, leg.repetition) == ("oracle", 2, 1)
+        return 2.0 if leg.arm == "candidate" else 0.7 if moved else 1.0
+
+    made = run(build, speed, extra_at=(2,), requests_per_stream=3)
+    assert cell(judge(made), 2, "ttft_median_ms").verdict is Verdict.PASS
+    for repetition in (0, 1):
+        made = stretch(made, build.leg_id(made, "candidate", 2, repetition), ttft={4: 3.0})
+    found = cell(judge(made), 2, "ttft_median_ms")
+    assert (found.verdict, found.looks, found.bounded) == (Verdict.VOID, 1, False)
+    assert cell(judge(made), 2).verdict is Verdict.PASS
