@@ -26,6 +26,7 @@ FAMILY_ALPHA = 0.025
 """Step 6: chance of one false FAIL among all primary cells; one end of the 95 % interval."""
 
 RESUME = "gate resume runs what is missing"
+BELOW_FLOOR = "worse by more than the band: compare the arms' step times at this concurrency"
 
 EXIT_CODES = {
     Verdict.PASS: errors.PASS,
@@ -79,7 +80,9 @@ def cell(
         if apart is not None and apart.above(floor, max_spread):
             return replace(void, verdict=Verdict.PASS, apart=apart)
         if apart is not None and apart.below(floor - band.share, max_spread):
-            return replace(void, verdict=Verdict.FAIL, apart=apart)
+            message = f"ratio at most {shown(apart.most)} whatever moved, needed {shown(floor - band.share)}"
+            worse = Reason(code="below-floor", message=message, hint=BELOW_FLOOR)
+            return replace(void, verdict=Verdict.FAIL, reasons=(worse, *void.reasons), apart=apart)
         return void
     undecided = Decision(Verdict.INCONCLUSIVE)
 
@@ -121,7 +124,7 @@ def cell(
         reason = Reason(
             code="below-floor",
             message=message,
-            hint="worse by more than the band: compare the arms' step times at this concurrency",
+            hint=BELOW_FLOOR,
         )
         return replace(undecided, verdict=Verdict.FAIL, reasons=(reason,))
     disagree = abs(math.log(ratio) - interval.mean) > AGREEMENT_IN_BANDS * band.share

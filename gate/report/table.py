@@ -89,7 +89,7 @@ def footnotes(cells: Sequence[Cell], tokens: Sequence[TokenCell] = ()) -> tuple[
             "repetition pulls them so far apart that the one lies outside the other."
         )
     if bounded := [cell for cell in cells if cell.bounded]:
-        codes = ", ".join(sorted({reason.code for cell in bounded for reason in cell.reasons}))
+        codes = ", ".join(sorted({reason.code for cell in bounded for reason in cell.reasons} - {"below-floor"}))
         notes.append(
             f"{BOUND} Figures moved ({codes}), so no ratio can be believed; yet the arms lie apart. Nine in ten of one "
             "arm's requests, for a rate all of its legs, were ahead of nine in ten of the other's by the bound."

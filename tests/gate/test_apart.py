@@ -43,7 +43,7 @@ def test_arms_apart_are_decided_without_a_ratio(build: Any, axis: str, ratio: fl
     """The oracle's fastest legs have speed 1, its slowest 0.7; equal repetitions may be 5 % apart."""
     made = cell(judge(build.run(moved(ratio))), axis)
     assert made.verdict == expected
-    assert {reason.code for reason in made.reasons} == {"spread"}
+    assert {reason.code for reason in made.reasons} == {"spread", *(["below-floor"] if expected == "FAIL" else [])}
     numbers = (made.ratio, made.ratio_low, made.ratio_high, made.candidate_median, made.oracle_median)
     assert (*numbers, made.cycles_ratio, made.order_effect) == (None,) * 7
     bounds = {"PASS": (ratio, None), "VOID": (None, None), "FAIL": (None, ratio / 0.7)}[expected]
@@ -104,7 +104,9 @@ def test_the_limits_are_the_floor_and_the_floor_less_the_band_by_more_than_repet
         max_spread=0.25,
     )
     assert (made.verdict, made.interval) == (expected, None)
-    assert made.reasons == verdict.reasons_of(findings)
+    first, *_ = made.reasons
+    assert (first.code == "below-floor") == (expected == "FAIL")
+    assert made.reasons[-1:] == verdict.reasons_of(findings)
 
 
 def test_a_bound_says_nothing_where_nothing_was_found() -> None:
@@ -137,6 +139,14 @@ def test_a_bound_is_shown_as_one(build: Any) -> None:
     assert not [why for why in table.reasons(report) if why.code == "spread"]
     level = [one for one in report.cells if one.primary and one.concurrency == 2]
     assert "TPOT median ≥ 2.000" in plots._without_ratio(level).splitlines()
+
+
+def test_a_bound_below_the_floor_says_what_was_needed(build: Any) -> None:
+    report = judge(build.run(moved(0.4), protocol={"concurrency": (2,)}))
+    (why,) = [why for why in table.reasons(report) if why.code == "below-floor"]
+    assert why.message == "ratio at most 0.571 whatever moved, needed 0.990"
+    (note,) = [note for note in table.footnotes(report.cells) if note.startswith("‡")]
+    assert note.startswith("‡ Figures moved (spread), so")
 
 
 def test_what_has_but_a_bound_is_not_compared(build: Any) -> None:
