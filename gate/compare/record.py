@@ -12,7 +12,7 @@ Outcome = Literal["none", "loss", "host-moved", "undecided", "void"]
 
 
 class Figures(Row):
-    """Both arms on one axis at one concurrency: one value a repetition; empty where the cell was VOID."""
+    """Both arms on one axis at one concurrency: one value a repetition; none where the cell was VOID or had a bound."""
 
     axis: str
     concurrency: int
