@@ -178,10 +178,12 @@ class Bench:
             return test != killer, since, not file.stem.startswith(own), apart, self.base["seconds"][test]
 
         ranked = sorted(names & self.base["seconds"].keys(), key=rank)
+        # A function that an import calls may be reached by tests that never see what the import made of it.
+        others = sorted(self.base["seconds"].keys() - names, key=rank)
         before = [test for test in ranked if test == killer]
         rest = ranked[len(before) :]
         first = max(FIRST, sum(Path(test.partition("::")[0]).stem.startswith(own) for test in rest))
-        parts = (before, rest[:first], rest[first:])
+        parts = (before, rest[:first], rest[first:], others)
         return [Group(tuple({t.partition("::")[0]: 0 for t in part}), tuple(part)) for part in parts if part]
 
 
