@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gate import checks, verdict
+from gate.bounds import apart
 from gate.calibration.apply import Noise
+from gate.checks import spread
 from gate.checks.clocks_explain import clocks_mhz
 from gate.checks.evidence import Evidence
 from gate.checks.order_effect import by_first
@@ -18,7 +20,6 @@ from gate.observe.rows import ARMS, Arm, Finding, Verdict
 from gate.observe.rundata import RunData
 from gate.report.model import Cell, Reason
 from gate.stats import modes, order
-from gate.stats.apart import Apart, apart
 from gate.stats.cycles import in_cycles
 from gate.stats.looks import confidence
 from gate.stats.median import median, ratio
@@ -128,7 +129,8 @@ def _decide(
     candidate = evidence.values(axis, concurrency, "candidate")[:repetitions]
     oracle = evidence.values(axis, concurrency, "oracle")[:repetitions]
     covering = [finding for finding in findings if covers(finding, concurrency, axis)]
-    moved = {finding.code for finding in covering} <= checks.MOVED_CODES
+    codes = {finding.code for finding in covering}
+    moved, within = codes <= checks.MOVED_CODES, codes != {spread.CODE}
     decision = verdict.cell(
         log_ratios(candidate, oracle, axis.direction),
         ratio(median(candidate), median(oracle), axis.direction),
@@ -137,29 +139,13 @@ def _decide(
         band=noise.band(axis.name, concurrency),
         findings=covering,
         confidence=level,
-        apart=_apart(evidence, axis, concurrency, repetitions) if covering and moved else None,
+        apart=apart(evidence, axis, concurrency, repetitions, within=within) if covering and moved else None,
         max_spread=evidence.plan.recipe.protocol.max_spread,
     )
     lacking = [arm for arm, values in (("candidate", candidate), ("oracle", oracle)) if not any(values)]
     if axis.sources and lacking and decision.verdict is Verdict.INCONCLUSIVE:
         return dataclasses.replace(decision, reasons=(_unreadable(axis, lacking),))
     return decision
-
-
-def _apart(evidence: Evidence, axis: Axis, concurrency: int, repetitions: int) -> Apart | None:
-    """Of all requests for a median of theirs, of legs for a rate; None for other axes, and where a leg is missing."""
-    figures: dict[Arm, list[float]] = {}
-    for arm in ARMS:
-        values = evidence.values(axis, concurrency, arm)[:repetitions]
-        rate = axis.direction == "higher"
-        if not (rate or axis.sample) or None in values:
-            return None
-        found: list[float | None] = list(values)
-        if axis.sample is not None:
-            of_arm = [leg for leg in evidence.legs if (leg.row.arm, leg.row.concurrency) == (arm, concurrency)]
-            found = [axis.sample(row) for leg in of_arm if leg.row.repetition < repetitions for row in leg.requests]
-        figures[arm] = [value for value in found if value is not None]
-    return apart(figures["candidate"], figures["oracle"], axis.direction)
 
 
 def _unreadable(axis: Axis, lacking: Sequence[str]) -> Reason:
@@ -238,8 +224,7 @@ def _cell(evidence: Evidence, axis: Axis, concurrency: int, look: Look, noise: N
         ratio=ratio(*medians, axis.direction),
         ratio_low=None if interval is None else math.exp(interval.low),
         ratio_high=None if interval is None else math.exp(interval.high),
-        at_least=None if decision.apart is None or decision.verdict is Verdict.FAIL else decision.apart.least,
-        at_most=None if decision.apart is None or decision.verdict is Verdict.PASS else decision.apart.most,
+        at_least=None if decision.apart is None else decision.apart.least,
         band=band.share,
         floor=evidence.plan.recipe.protocol.floor,
         verdict=decision.verdict,

@@ -77,12 +77,8 @@ def cell(
     # 1b Unless the arms lie so far apart that whatever moved cannot matter: an answer, and still no ratio.
     if findings:
         void = Decision(Verdict.VOID, reasons_of(findings))
-        if apart is not None and apart.above(floor, max_spread):
+        if apart is not None and apart.clears(floor, max_spread):
             return replace(void, verdict=Verdict.PASS, apart=apart)
-        if apart is not None and apart.below(floor - band.share, max_spread):
-            message = f"ratio at most {shown(apart.most)} whatever moved, needed {shown(floor - band.share)}"
-            worse = Reason(code="below-floor", message=message, hint=BELOW_FLOOR)
-            return replace(void, verdict=Verdict.FAIL, reasons=(worse, *void.reasons), apart=apart)
         return void
     undecided = Decision(Verdict.INCONCLUSIVE)
 
@@ -142,7 +138,7 @@ def family(decisions: Sequence[Decision], floor: float) -> tuple[Decision, ...]:
     p_of = dict(zip(intervals, adjusted([_p(interval, floor) for interval in intervals.values()]), strict=True))
     result = []
     for k, decision in enumerate(decisions):
-        if decision.verdict is Verdict.FAIL and k in p_of and p_of[k] > FAMILY_ALPHA:
+        if decision.verdict is Verdict.FAIL and p_of[k] > FAMILY_ALPHA:
             message = f"below the floor by itself, but p = {p_of[k]:.3f} over {len(intervals)} primary cells"
             reason = Reason(code="multiplicity", message=message, hint="add repetitions")
             decision = replace(decision, verdict=Verdict.INCONCLUSIVE, reasons=(reason, *decision.reasons))

@@ -65,7 +65,7 @@ def _leave_one_out(cells: Sequence[Cell]) -> tuple[verdict.Decision, ...]:
         prior = bands.prior(others)
         band = bands.assumed(cell.band) if prior is None else bands.calibrated(cell.band, prior)
         if not usable(cell):
-            # Neither a void cell nor a bound rests on a prior: what was decided stays, a false FAIL as well.
+            # Neither a void cell nor a bound rests on a prior: what was decided stays.
             kept = cell.verdict is Verdict.VOID or cell.bounded
             made.append(verdict.Decision(cell.verdict if kept else Verdict.INCONCLUSIVE, cell.reasons))
             continue

@@ -3,8 +3,8 @@
 What it does
     Voids of a closed-loop leg in which each of the first C requests took longer than nine in ten of the later ones, by
     more than a tail may differ, the axes that this latency speaks for: after a staggered start its own, and those that
-    hold prefill and decoding both; else all. Each of them: even the one that had no other before it in the queue. A leg
-    whose stream was buffered has no latency to look at.
+    hold prefill and decoding both; else all, as for a TTFT beside other streams, which it stops. Each of them: even the
+    one that had no other before it in the queue. A leg whose stream was buffered has no latency to look at.
 Why
     A CUDA graph captured inside the window has made a TTFT of 42 s, and each concurrency has graphs of its own. A mean
     over such a leg tells how long it was, and a short one is worse.
@@ -26,6 +26,7 @@ import numpy as np
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence
 from gate.checks.latencies import latencies
+from gate.metrics.ttft import ttft_ms
 from gate.observe.rows import Finding
 
 CODE = "cold-first-requests"
@@ -65,5 +66,6 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                     f"{latency.name} of the first {cold} was {100 * found:.0f} % above that of nine in ten of the "
                     f"later ones, or more; expected at most {100 * limit:.0f} %"
                 )
-                for family in latency.families:
+                stops_others = latency.measure is ttft_ms and leg.row.concurrency > 1
+                for family in (None,) if stops_others else latency.families:
                     yield void_leg(CODE, leg, message, HINT, axis=family, beyond=found / limit)

@@ -60,8 +60,9 @@ def latencies(leg: Leg, workload: Workload) -> tuple[Latency, ...]:
             Latency("median ITL", median_itl_ms, requests, (None,)),
         )
     under_load = until(requests, requests[-1].sent_ns)
+    beside: Families = ("itl",) if leg.row.concurrency > 1 else ()  # a neighbour's prefill is in some of its gaps
     return (
-        Latency("TTFT", ttft_ms, requests, ("ttft", *OF_BOTH)),
+        Latency("TTFT", ttft_ms, requests, ("ttft", *OF_BOTH, *beside)),
         Latency("TPOT", tpot_ms, under_load, ("tpot", *OF_BOTH)),
         Latency("median ITL", median_itl_ms, under_load, ("itl",)),
     )

@@ -44,7 +44,6 @@ class Cell(Row):
     ratio_high: float | None
     """Confidence interval of the ratio."""
     at_least: float | None = None
-    at_most: float | None = None
     """In place of the ratio, where findings say that figures moved and the arms lie apart all the same: the bound that
     decided (stats/apart.py)."""
     band: float
@@ -69,7 +68,7 @@ class Cell(Row):
     @property
     def bounded(self) -> bool:
         """Decided by a bound: there is a verdict, and no figure to believe."""
-        return self.at_least is not None or self.at_most is not None
+        return self.at_least is not None
 
 
 class OwnSpread(Row):

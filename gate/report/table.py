@@ -62,8 +62,6 @@ def ratio_text(cell: Cell) -> str:
     """The ratio with its interval, or the bound that decided; for VOID the reason codes and no number at all."""
     if cell.at_least is not None:
         return f"≥ {ratio(cell.at_least)}{BOUND}"
-    if cell.at_most is not None:
-        return f"≤ {ratio(cell.at_most)}{BOUND}"
     if cell.verdict is Verdict.VOID:
         return ", ".join(dict.fromkeys(reason.code for reason in cell.reasons))
     if cell.ratio is None:
@@ -89,10 +87,11 @@ def footnotes(cells: Sequence[Cell], tokens: Sequence[TokenCell] = ()) -> tuple[
             "repetition pulls them so far apart that the one lies outside the other."
         )
     if bounded := [cell for cell in cells if cell.bounded]:
-        codes = ", ".join(sorted({reason.code for cell in bounded for reason in cell.reasons} - {"below-floor"}))
+        codes = ", ".join(sorted({reason.code for cell in bounded for reason in cell.reasons}))
         notes.append(
-            f"{BOUND} Figures moved ({codes}), so no ratio can be believed; yet the arms lie apart. Nine in ten of one "
-            "arm's requests, for a rate all of its legs, were ahead of nine in ten of the other's by the bound."
+            f"{BOUND} Figures moved ({codes}), so no ratio can be believed; yet the arms lie apart. Nine in ten of the "
+            "candidate's requests, for a rate all of its legs, were ahead of nine in ten of the oracle's by the bound, "
+            "and that is more than they moved."
         )
     notes += [
         f"c{cell.concurrency} {axis_title(cell.axis, cell.unit)}: {note}." for cell in cells for note in cell.notes

@@ -1,12 +1,16 @@
 """6 Two sets of figures that lie apart: an answer where no ratio can be believed.
 
-Of requests' latencies, or of legs' rates, the slow tenth of one arm against the fast tenth of the other:
+Of requests' latencies, or of legs' rates, the slow tenth of the candidate against the fast tenth of the oracle:
 
-    least = the oracle's fast tenth / the candidate's slow tenth        most = its slow / the candidate's fast tenth
+    ahead = the oracle's fast tenth / the candidate's slow tenth
 
-direction-normalised, so that 1 or more is at least as good. Whatever moved within and between legs, nine in ten of the
-candidate's were ahead of nine in ten of the oracle's by `least`. Fewer than eleven figures have no tenth: then it is
-all of them against all of them.
+direction-normalised, so that 1 or more is at least as good. Fewer than eleven figures have no tenth: then it is all of
+them against all of them. It counts where it exceeds what equal repetitions of one arm differed by:
+
+    moved = largest leg / smallest leg − 1, of the arm where it is larger
+
+Rejected: a bound the other way, which says FAIL. Of three legs a side all of one are beyond all of the other's by
+chance in 1 of 20 gates, and a FAIL must be rarer than 1 of 40 over all primary cells.
 """
 
 from __future__ import annotations
@@ -22,30 +26,34 @@ TAIL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Bounds of the ratio, direction-normalised."""
+    """By how much the candidate was ahead at least, and what has to be exceeded."""
 
     least: float
-    most: float
+    """A ratio, direction-normalised."""
+    moved: float
+    """A share."""
 
-    def above(self, limit: float, spread: float) -> bool:
-        """By more than equal repetitions may differ: arms that merely do not overlap are not apart."""
-        return self.least >= limit * (1 + spread)
-
-    def below(self, limit: float, spread: float) -> bool:
-        return self.most < limit / (1 + spread)
+    def clears(self, floor: float, max_spread: float) -> bool:
+        return self.least >= floor * (1 + max(self.moved, max_spread))
 
 
-def apart(candidate: Sequence[float], oracle: Sequence[float], direction: Direction) -> Apart | None:
+def ahead(candidate: Sequence[float], oracle: Sequence[float], direction: Direction) -> float | None:
     """None without figures of both arms, or with one that is not positive."""
     if not candidate or not oracle or min(*candidate, *oracle) <= 0:
         return None
-    mine, theirs = _tails(candidate), _tails(oracle)
-    if direction == "lower":
-        mine, theirs = theirs, mine
-    return Apart(least=mine[0] / theirs[1], most=mine[1] / theirs[0])
+    if direction == "higher":
+        return _tail(candidate, high=False) / _tail(oracle, high=True)
+    return _tail(oracle, high=False) / _tail(candidate, high=True)
 
 
-def _tails(values: Sequence[float]) -> tuple[float, float]:
-    """Low and high end of the inner part, each of them a value that was measured, outwards where it falls between."""
+def moved(*arms: Sequence[float]) -> float:
+    """legs' values of each arm, all positive."""
+    return max(max(legs) / min(legs) - 1 for legs in arms)
+
+
+def _tail(values: Sequence[float], *, high: bool) -> float:
+    """The smallest not in the lower tenth; `high`: the largest not in the upper. One that was measured, outwards
+    where the tenth falls between two.
+    """
     ordered, last = sorted(values), len(values) - 1
-    return ordered[math.floor(TAIL * last)], ordered[math.ceil((1 - TAIL) * last)]
+    return ordered[math.ceil((1 - TAIL) * last)] if high else ordered[math.floor(TAIL * last)]

@@ -181,6 +181,6 @@ def test_a_bound_is_held_against_the_floor_itself_where_equal_repetitions_may_no
             floor=1.0,
             band=assumed(0.01),
             findings=[build.finding()],
-            apart=Apart(least, 3.0),
+            apart=Apart(least, 0.0),
         )
         assert made.verdict is expected

@@ -162,3 +162,10 @@ def test_a_later_request_takes_no_first_ones_place(build: Any) -> None:
     findings = check(Evidence.of(dataclasses.replace(run, requests=(*kept, *rows))))
     made = {(finding.axis, finding.message.split(" of ")[0]) for finding in findings}
     assert {("tpot", "TPOT"), ("itl", "median ITL")} <= made
+
+
+def test_a_first_prefill_that_stops_the_others_speaks_for_the_whole_leg(build: Any, stretch: Any) -> None:
+    """With one stream there is no neighbour whose gaps it is in."""
+    run = build.run(protocol={"concurrency": (1, 2)}, workload={"requests_per_stream": 8, "start": "staggered"})
+    cold = stretch(run, build.leg_id(run, "oracle", 2, 1), ttft={0: 2.0, 1: 2.0})
+    assert {f.axis for f in check(Evidence.of(cold))} == {None}
