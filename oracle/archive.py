@@ -61,7 +61,7 @@ def unpack(folder: Path, site: Path) -> None:
             io.BufferedReader(_Joined(parts(folder))) as joined,
             tarfile.open(fileobj=joined, mode="r|xz") as tar,
         ):
-            tar.extractall(site, filter="data")
+            _extract(tar, site)
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
         raise _broken(folder, error) from error
 
@@ -69,9 +69,24 @@ def unpack(folder: Path, site: Path) -> None:
 def unpack_cache(cache: Path, target: Path) -> None:
     try:
         with tarfile.open(cache, "r:xz") as tar:
-            tar.extractall(target, filter="data")
+            _extract(tar, target)
     except (tarfile.TarError, lzma.LZMAError, EOFError, OSError) as error:
         raise _broken(cache, error) from error
+
+
+def _extract(tar: tarfile.TarFile, target: Path) -> None:
+    """Python's own filter, and before 3.11.4, which has none, files and folders alone: packs hold no links."""
+    if hasattr(tarfile, "data_filter"):
+        tar.extractall(target, filter="data")
+        return
+    root = target.resolve()
+    for member in tar:
+        if not (member.isreg() or member.isdir()):
+            raise tarfile.TarError(f"{member.name} is neither a file nor a folder")
+        if not (root / member.name).resolve().is_relative_to(root):
+            raise tarfile.TarError(f"{member.name} lies outside")
+        member.mode = member.mode & 0o755 | 0o600
+        tar.extract(member, target)
 
 
 def place_compiled(home: Path, site: Path) -> list[str]:

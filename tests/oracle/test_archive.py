@@ -31,6 +31,15 @@ def cut(folder: Path, content: bytes, at: list[int]) -> None:
         (folder / f"oracle.part.{number:02d}").write_bytes(content[start:stop])
 
 
+@pytest.fixture(params=["filter", "no filter"], autouse=True)
+def python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11.2, as Debian 12 has it, knows no extraction filters."""
+    if request.param == "no filter":
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    elif not hasattr(tarfile, "data_filter"):
+        pytest.skip("this Python's tarfile has no filters")
+
+
 MEMBERS = {"vllm/__init__.py": b"__version__ = '0.25.0'\n", "numpy/core.py": b"x" * 5000}
 CONTENT = packed(MEMBERS)
 
@@ -78,3 +87,15 @@ def test_kernel_caches_unpack_into_the_folder_given(tmp_path: Path) -> None:
     for cache in archive.caches(tmp_path):
         archive.unpack_cache(cache, home)
     assert (home / ".cache/flashinfer/k.so").read_bytes() == b"elf"
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE])
+def test_a_link_to_outside_and_a_device_are_refused(kind: bytes, tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:xz") as tar:
+        info = tarfile.TarInfo("inside")
+        info.type, info.linkname = kind, "../../outside"
+        tar.addfile(info)
+    cut(tmp_path, out.getvalue(), [])
+    with pytest.raises(OracleError, match="does not unpack"):
+        archive.unpack(tmp_path, tmp_path / "site")
