@@ -29,25 +29,27 @@ def apart(evidence: Evidence, axis: Axis, concurrency: int, repetitions: int, *,
     rate = axis.direction == "higher"
     if not (rate or axis.sample) or any(len(values[arm]) < repetitions for arm in ARMS):
         return None
-    bounds = []
-    if rate:
-        bounds.append(ahead(values["candidate"], values["oracle"], "higher"))
-    sample = axis.sample if axis.sample is not None else e2el_ms
+    bounds = [ahead(values["candidate"], values["oracle"], rate=True)] if rate else []
     if within or not rate:
-        for later in (False, True):
-            taken = {arm: _taken(evidence, arm, concurrency, repetitions, sample, later=later) for arm in ARMS}
-            bounds.append(ahead(taken["candidate"], taken["oracle"], "lower"))
-    least = [bound for bound in bounds if bound is not None]
-    return Apart(min(least), moved(*values.values())) if len(least) == len(bounds) else None
+        sample = axis.sample if axis.sample is not None else e2el_ms
+        taken = {arm: _taken(evidence, arm, concurrency, repetitions, sample) for arm in ARMS}
+        bounds.append(ahead(_all(taken["candidate"]), _all(taken["oracle"]), rate=False))
+        bounds.append(ahead(_later(taken["candidate"]), _later(taken["oracle"]), rate=False))
+    return Apart(min(bounds), moved(*values.values()))
 
 
-def _taken(
-    evidence: Evidence, arm: Arm, concurrency: int, repetitions: int, sample: Sample, *, later: bool
-) -> list[float]:
-    """Of all requests of an arm at a level, or of the later half of each leg's."""
-    found = []
-    for leg in evidence.at(concurrency, arm):
-        if leg.row.repetition < repetitions:
-            sent = sorted(leg.requests, key=lambda row: row.sent_ns)
-            found += [sample(row) for row in (sent[len(sent) // 2 :] if later else sent)]
-    return [value for value in found if value is not None]
+Figures = list[float | None]
+
+
+def _taken(evidence: Evidence, arm: Arm, concurrency: int, repetitions: int, sample: Sample) -> list[Figures]:
+    """Of an arm's requests at a level, in the order sent, leg by leg."""
+    legs = [leg for leg in evidence.at(concurrency, arm) if leg.row.repetition < repetitions]
+    return [[sample(row) for row in sorted(leg.requests, key=lambda row: row.sent_ns)] for leg in legs]
+
+
+def _all(legs: list[Figures]) -> Figures:
+    return [figure for leg in legs for figure in leg]
+
+
+def _later(legs: list[Figures]) -> Figures:
+    return _all([leg[len(leg) // 2 :] for leg in legs])

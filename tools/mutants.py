@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 TARGETS = (
-    *("gate/verdict.py", "gate/cells.py", "gate/binding.py", "gate/power.py"),
+    *("gate/verdict.py", "gate/cells.py", "gate/bounds.py", "gate/binding.py", "gate/power.py"),
     *("gate/stats", "gate/tokens", "gate/metrics", "gate/checks"),
 )
 TESTS = (
@@ -46,6 +46,7 @@ TESTS = (
     *("tests/gate/test_judge*.py", "tests/gate/test_verdict*.py", "tests/gate/test_cells*.py"),
     *(
         "tests/gate/test_apart.py",
+        "tests/gate/test_bounds.py",
         "tests/gate/test_binding*.py",
         "tests/gate/test_power.py",
         "tests/gate/test_looks*.py",

@@ -19,8 +19,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gate.report.model import Direction
-
 TAIL = 0.1
 
 
@@ -37,13 +35,20 @@ class Apart:
         return self.least >= floor * (1 + max(self.moved, max_spread))
 
 
-def ahead(candidate: Sequence[float], oracle: Sequence[float], direction: Direction) -> float | None:
-    """None without figures of both arms, or with one that is not positive."""
-    if not candidate or not oracle or min(*candidate, *oracle) <= 0:
-        return None
-    if direction == "higher":
-        return _tail(candidate, high=False) / _tail(oracle, high=True)
-    return _tail(oracle, high=False) / _tail(candidate, high=True)
+def ahead(candidate: Sequence[float | None], oracle: Sequence[float | None], *, rate: bool) -> float:
+    """rate: higher is better. 0, which is ahead of nobody, where a figure is missing or not positive."""
+    mine, theirs = _measured(candidate), _measured(oracle)
+    if not mine or not theirs:
+        return 0.0
+    if rate:
+        return _tail(mine, high=False) / _tail(theirs, high=True)
+    return _tail(theirs, high=False) / _tail(mine, high=True)
+
+
+def _measured(values: Sequence[float | None]) -> list[float]:
+    """All of them, or none."""
+    positive = [value for value in values if value is not None and value > 0]
+    return positive if len(positive) == len(values) else []
 
 
 def moved(*arms: Sequence[float]) -> float:

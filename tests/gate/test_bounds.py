@@ -1,0 +1,85 @@
+"""By how much the candidate is ahead at least: which figures of which legs a bound rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gate.bounds import apart
+from gate.checks.evidence import Evidence
+from gate.metrics import AXES, SERVER_AXES, Axis
+from gate.plan import PlannedLeg
+from gate.selftest.time_faults import stretch
+
+
+def axis(name: str) -> Axis:
+    return next(one for one in (*AXES, *SERVER_AXES) if one.name == name)
+
+
+def evidence(build: Any, speed: Callable[[PlannedLeg], float] | None = None, **factors: dict[int, float]) -> Evidence:
+    """Twelve requests on one stream; the candidate's legs stretched, if they are to be."""
+    run = build.run(speed, protocol={"concurrency": (1,)}, workload={"requests_per_stream": 12})
+    for leg in run.plan.legs if factors else ():
+        if leg.arm == "candidate":
+            run = stretch(run, leg.leg_id, **factors)
+    return Evidence.of(run)
+
+
+def twice(leg: PlannedLeg) -> float:
+    return 2.0 if leg.arm == "candidate" else 1.0
+
+
+@pytest.mark.parametrize(
+    ("slow", "least"),
+    [({5: 4.0}, 2.0), ({6: 4.0}, 0.5), ({0: 4.0, 1: 4.0, 2: 4.0}, 0.5), ({9: 4.0, 10: 4.0, 11: 4.0}, 0.5)],
+)
+def test_a_median_rests_on_all_requests_and_on_the_later_half(build: Any, slow: dict[int, float], least: float) -> None:
+    """One in twelve is in the tenth of all; of the later six each counts for twice as much."""
+    found = apart(evidence(build, twice, ttft=slow), axis("ttft_median_ms"), 1, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(least, rel=1e-3)
+
+
+def test_one_slow_request_of_the_later_half_is_more_than_a_tenth_of_it(build: Any) -> None:
+    found = apart(evidence(build, twice, ttft={11: 4.0}), axis("ttft_median_ms"), 1, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(0.5, rel=1e-3)
+
+
+def test_a_rate_rests_on_its_legs_and_on_e2el_where_something_moved_within_one(build: Any) -> None:
+    """Three in twelve take four times as long: the rate is 8 / 7 of the oracle's."""
+    made = evidence(build, twice, ttft=dict.fromkeys((0, 4, 8), 4.0), itl=dict.fromkeys((0, 4, 8), 4.0))
+    between, within = (apart(made, axis("request_throughput"), 1, 3, within=one) for one in (False, True))
+    assert between is not None
+    assert within is not None
+    assert between.least == pytest.approx(8 / 7, rel=1e-3)
+    assert within.least == pytest.approx(0.5, rel=1e-3)
+    assert between.moved == within.moved == pytest.approx(0.0, abs=1e-6)
+
+
+def test_what_moved_is_the_legs_own_value(build: Any) -> None:
+    made = evidence(build, lambda leg: 2.0 if leg.arm == "candidate" else 1.0 - 0.2 * (leg.repetition == 1))
+    found = apart(made, axis("tpot_median_ms"), 1, 3, within=False)
+    assert found is not None
+    assert (found.least, found.moved) == (pytest.approx(2.0, rel=1e-3), pytest.approx(0.25, rel=1e-3))
+
+
+def test_repetitions_that_the_look_does_not_rest_on_are_left_out(build: Any) -> None:
+    """The third is a disaster."""
+    made = evidence(build, lambda leg: 0.1 if leg.repetition == 2 and leg.arm == "candidate" else twice(leg))
+    for name in ("tpot_median_ms", "output_throughput"):
+        two, three = (apart(made, axis(name), 1, count, within=True) for count in (2, 3))
+        assert two is not None
+        assert three is not None
+        assert (two.least, three.least) == (pytest.approx(2.0, rel=1e-2), pytest.approx(0.1, rel=1e-2))
+
+
+@pytest.mark.parametrize("name", ["tpot_mean_ms", "ttft_p90_ms", "itl_median_ms", "peak_gpu_bytes"])
+def test_another_axis_has_none(build: Any, name: str) -> None:
+    assert apart(evidence(build, twice), axis(name), 1, 3, within=True) is None
+
+
+def test_a_leg_without_a_value_leaves_none(build: Any) -> None:
+    assert apart(evidence(build, twice), axis("tpot_median_ms"), 1, 4, within=True) is None
