@@ -17,6 +17,8 @@ from gate.observe.rows import ARMS, Arm, RequestRow
 from gate.stats.apart import Apart, ahead, moved
 
 Sample = Callable[[RequestRow], float | None]
+Figures = list[float | None]
+"""Of requests; None where one has not got what the sample needs."""
 
 
 def apart(evidence: Evidence, axis: Axis, concurrency: int, repetitions: int, *, within: bool) -> Apart | None:
@@ -36,9 +38,6 @@ def apart(evidence: Evidence, axis: Axis, concurrency: int, repetitions: int, *,
         bounds.append(ahead(_all(taken["candidate"]), _all(taken["oracle"]), rate=False))
         bounds.append(ahead(_later(taken["candidate"]), _later(taken["oracle"]), rate=False))
     return Apart(min(bounds), moved(*values.values()))
-
-
-Figures = list[float | None]
 
 
 def _taken(evidence: Evidence, arm: Arm, concurrency: int, repetitions: int, sample: Sample) -> list[Figures]:

@@ -30,8 +30,8 @@ from gate.plan import Plan, PlannedLeg, leg_prompts
 from gate.tokens.compare import NOT_ASKED, Pair, differs, pair_up
 
 OWN_FIRST = 128
-"""Of the oracle's own answers. Resampled from a run on an H200, 120 tell engines apart as well as 378 do, and 15 do not
-(docs/verdict.md, step 7). All 378 took as long as the candidate's 408, and then 95 of these were not asked."""
+"""Of the oracle's own answers. Resampled from a run on an H200, so many tell engines apart as well as 378 do, and 15 do
+not (docs/verdict.md, step 7). With as many of its own as of the candidate's, 95 of 408 of these were not reached."""
 
 REPEATED = 0
 """The repetition whose prompts the oracle runs again: it has the same prompts at the same concurrency as the legs."""

@@ -130,8 +130,8 @@ class Protocol(Table):
     band: float = Field(0.01, ge=0, lt=1)
     """Slack below the floor, a share: the contract's, whatever the host's noise; more than 1 % does not bind."""
     max_spread: float = Field(0.05, gt=0)
-    """(max − min) / median of an arm's repetitions above which a cell is VOID, unless the arms lie apart:
-    then by how much more than the limit."""
+    """(max − min) / median of an arm's repetitions above which a cell is VOID, unless the candidate was ahead by more
+    than this and than they differed (verdict.md, step 1b)."""
     primary: tuple[str, ...] = ("output_throughput", "tpot_median_ms", "ttft_median_ms")
     """Axes that decide the verdict (metrics.md); all others are observations."""
     may_differ: tuple[Literal["enable_chunked_prefill", "max_num_batched_tokens"], ...] = ()

@@ -26,7 +26,6 @@ FAMILY_ALPHA = 0.025
 """Step 6: chance of one false FAIL among all primary cells; one end of the 95 % interval."""
 
 RESUME = "gate resume runs what is missing"
-BELOW_FLOOR = "worse by more than the band: compare the arms' step times at this concurrency"
 
 EXIT_CODES = {
     Verdict.PASS: errors.PASS,
@@ -120,7 +119,7 @@ def cell(
         reason = Reason(
             code="below-floor",
             message=message,
-            hint=BELOW_FLOOR,
+            hint="worse by more than the band: compare the arms' step times at this concurrency",
         )
         return replace(undecided, verdict=Verdict.FAIL, reasons=(reason,))
     disagree = abs(math.log(ratio) - interval.mean) > AGREEMENT_IN_BANDS * band.share

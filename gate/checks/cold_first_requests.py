@@ -53,12 +53,10 @@ def check(evidence: Evidence) -> Iterator[Finding]:
         return
     limit = FACTOR * evidence.plan.recipe.protocol.max_spread
     for leg in evidence.legs:
-        sent = sorted(leg.requests, key=lambda request: request.sent_ns)
-        opening = {request.index for request in sent[: leg.row.concurrency]}
-        for latency in latencies(leg, workload):
-            first = sum(
-                request.index in opening for request in latency.requests
-            )  # of one left out none takes the place
+        looked_at = latencies(leg, workload)
+        opening = {request.index for ttft in looked_at[:1] for request in ttft.requests[: leg.row.concurrency]}
+        for latency in looked_at:
+            first = sum(request.index in opening for request in latency.requests)  # nobody takes the place of one cut
             found = excess([latency.measure(request) for request in latency.requests], first)
             if found is not None and found > limit:
                 cold = "request" if leg.row.concurrency == 1 else f"{leg.row.concurrency} requests"
