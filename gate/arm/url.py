@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from gate.arm import Seat
 from gate.arm.process import answers
 from gate.errors import ArmError, UsageError
+from gate.observe.rows import START_UNTOLD
 from gate.observe.server import start_time
 from gate.plan import ArmPlan
 
@@ -31,9 +32,9 @@ class Attached:
 
     @property
     def start_id(self) -> str:
-        """Read anew each time: a restart between two legs shows. "attached" where the server reports no start time."""
+        """Read anew each time: a restart between two legs shows."""
         started = start_time(self.url)
-        return "attached" if started is None else f"attached@{started:.3f}"
+        return START_UNTOLD if started is None else f"{START_UNTOLD}@{started:.3f}"
 
     @property
     def logged(self) -> Mapping[str, str]:

@@ -10,7 +10,8 @@ Deciding numbers
     Addresses (every name of the loopback is one); pids; start times within 0.05 s (SAME_START_S: an arm is started when
     the other one answers, seconds later) with equal versions; `engine` and version of /version.
 What to do
-    Look at what listens on the candidate's port, and at its log.
+    Look at what listens on the candidate's port, and at its log. Two attached servers of one version that a script
+    started in the same moment look like one too: start the second a second later.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ Why
     A crashed server that a supervisor brings back answers cold, with empty caches and graphs to capture, in the
     middle of a leg. Restarts of both arms together are a resumed run, and are not held against it.
 Deciding numbers
-    Start ids before and after each leg; where both stay up, the legs between which each arm's start id changed.
+    Start ids before and after each leg; where both stay up, the legs between which each arm's start id changed. An
+    attached server whose /metrics told no start time is taken for the one last seen.
 What to do
     Read the arm's log for the crash.
 """
@@ -15,11 +16,10 @@ What to do
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from gate.checks.base import void_leg
 from gate.checks.evidence import Evidence, Leg
-from gate.observe.rows import ARMS, Arm, Finding, LegRow
+from gate.observe.rows import ARMS, START_UNTOLD, Arm, Finding, LegRow
 
 CODE = "server-restarted"
 TIMING_ONLY = True
@@ -27,18 +27,30 @@ CONSEQUENCE = False
 HINT = "read the arm's log for the crash"
 
 
+def known(start_id: str | None) -> str | None:
+    """None where the start was not read: no answer from /metrics under load is not a restart."""
+    return None if start_id == START_UNTOLD else start_id
+
+
+def differ(before: str | None, after: str | None) -> bool:
+    return before is not None and after is not None and before != after
+
+
 def within(row: LegRow) -> bool:
-    return row.server_start_id_after is not None and row.server_start_id_after != row.server_start_id
+    return differ(known(row.server_start_id), known(row.server_start_id_after))
 
 
 def restarts(evidence: Evidence, arm: Arm) -> list[tuple[Leg, int, int]]:
-    """(leg that found another server than the arm's leg before it had left, position before it, its own position)."""
+    """(leg that found another server than was last known, position of the arm's leg before it, its own position)."""
     placed = [(position, leg) for position, leg in enumerate(evidence.legs) if leg.row.arm == arm]
-    return [
-        (leg, earlier, position)
-        for (earlier, before), (position, leg) in pairwise(placed)
-        if leg.row.server_start_id != (before.row.server_start_id_after or before.row.server_start_id)
-    ]
+    found: list[tuple[Leg, int, int]] = []
+    last: str | None = None
+    for index, (position, leg) in enumerate(placed):
+        before, after = known(leg.row.server_start_id), known(leg.row.server_start_id_after)
+        if differ(last, before):
+            found.append((leg, placed[index - 1][0], position))
+        last = after or before or last
+    return found
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

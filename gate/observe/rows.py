@@ -66,6 +66,10 @@ class RequestRow(Row):
     """Why the request failed; None for a good one."""
 
 
+START_UNTOLD = "attached"
+"""The start id of an attached server whose start time could not be read: it may be any start."""
+
+
 class LegRow(Row):
     """One leg: one arm × one concurrency × one repetition."""
 
@@ -84,8 +88,8 @@ class LegRow(Row):
     failed: int
     server_pid: int | None = None
     server_start_id: str
-    """Changes when the server was restarted: pid and its start time, or what an attached URL reports.
-    Read before the leg."""
+    """Changes when the server was restarted: pid and its start time, or what an attached URL reports (START_UNTOLD
+    where it told none). Read before the leg."""
     identity_before: str
     identity_after: str
     """Digest of what the arm said of itself before and after the leg (observe/server.py)."""

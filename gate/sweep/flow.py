@@ -88,7 +88,7 @@ def exit_code(made: SweepReport) -> int:
 def measure(plan: SweepPlan, gate_plan: Plan, place: Store, lock: Lock, ui: Ui) -> None:
     """One timed request for each leg, its record on disk before the next."""
     rows: list[RequestRow] = []
-    warm: set[tuple[str, Point]] = set()
+    warm: set[tuple[Arm, str, Point]] = set()  # of each arm: two attached servers may have started in one millisecond
     checked: set[Arm] = set()
     with Pair(gate_plan, place.logs, ui.say, lock.descriptors(), arms=plan.arms) as pair:
         for one in plan.legs:
@@ -97,7 +97,7 @@ def measure(plan: SweepPlan, gate_plan: Plan, place: Store, lock: Lock, ui: Ui) 
                 _check_server(server, one.leg.arm, plan.points)
                 checked.add(one.leg.arm)
             ui.say(messages.sweep_leg(one.leg.order, len(plan.legs), one.leg.arm, one.point.name, one.leg.repetition))
-            if (started := (server.start_id, one.point)) not in warm:
+            if (started := (one.leg.arm, server.start_id, one.point)) not in warm:
                 _request(gate_plan, one, server, "warmup")
                 warm.add(started)
             rows.append(_request(gate_plan, one, server, "timed"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 
 def restart(build: Any, run: Any, arm: str, after: int, start_id: str) -> Any:
     for leg in [leg for leg in run.legs if leg.arm == arm][after:]:
@@ -62,3 +64,21 @@ def test_one_start_id_that_was_not_read_again_is_not_a_fault_either(build: Any, 
     """The arms are not excused by each other: only one has such a leg."""
     run = build.run()
     assert found(build.alter_leg(run, build.leg_id(run), server_start_id_after=None), "server-restarted") == []
+
+
+@pytest.mark.parametrize(("before", "after"), [("attached", "attached@7.000"), ("attached@7.000", "attached")])
+def test_a_start_that_an_attached_server_did_not_tell_is_no_restart(
+    build: Any, found: Any, before: str, after: str
+) -> None:
+    run = restart(build, build.run(), "candidate", 0, "attached@7.000")
+    leg = build.leg_id(run)
+    assert found(build.alter_leg(run, leg, server_start_id=before, server_start_id_after=after)) == []
+
+
+def test_a_restart_behind_a_start_that_was_not_told_is_still_one(build: Any, found: Any) -> None:
+    run = restart(build, build.run(), "candidate", 0, "attached@7.000")
+    legs = [leg for leg in run.legs if leg.arm == "candidate"]
+    run = restart(build, run, "candidate", 2, "attached@8.000")
+    run = build.alter_leg(run, legs[1].leg_id, server_start_id="attached", server_start_id_after="attached")
+    (finding,) = found(run)
+    assert (finding.code, finding.leg_id) == ("server-restarted", legs[2].leg_id)
