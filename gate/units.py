@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import ROUND_DOWN, Decimal
+
 GIB = 2**30
 GB = 10**9
 DASH = "–"
@@ -23,6 +25,15 @@ def number(value: float | None, digits: int = 4) -> str:
 def ratio(value: float | None) -> str:
     """Three decimals: a ratio's third decimal is already below every band."""
     return DASH if value is None else f"{value:.3f}"
+
+
+def least(value: float, digits: int = 3, sign: str = "") -> str:
+    """A lower bound, rounded towards zero: no more is said than was found. sign "+": a gain has one too.
+
+    In decimals, as the shortest that is this float: 1.001 × 1000 is below 1001.
+    """
+    step = Decimal(1).scaleb(-digits)
+    return f"{Decimal(repr(float(value))).quantize(step, ROUND_DOWN):{sign}f}"
 
 
 def percent(share: float | None, digits: int = 1) -> str:

@@ -28,6 +28,7 @@ from gate.checks.evidence import Evidence
 from gate.checks.latencies import latencies
 from gate.metrics.ttft import ttft_ms
 from gate.observe.rows import Finding
+from gate.units import least
 
 CODE = "cold-first-requests"
 TIMING_ONLY = True
@@ -61,8 +62,8 @@ def check(evidence: Evidence) -> Iterator[Finding]:
             if found is not None and found > limit:
                 cold = "request" if leg.row.concurrency == 1 else f"{leg.row.concurrency} requests"
                 message = (
-                    f"{latency.name} of the first {cold} was {100 * found:.0f} % above that of nine in ten of the "
-                    f"later ones, or more; expected at most {100 * limit:.0f} %"
+                    f"{latency.name} of the first {cold} was {least(100 * found, 1)} % above that of nine in ten of "
+                    f"the later ones, or more; expected at most {100 * limit:.0f} %"
                 )
                 stops_others = latency.measure is ttft_ms and leg.row.concurrency > 1
                 for family in (None,) if stops_others else latency.families:

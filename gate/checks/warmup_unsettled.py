@@ -34,6 +34,7 @@ from gate.checks.latencies import latencies
 from gate.metrics.ttft import ttft_ms
 from gate.observe.rows import Finding, RequestRow
 from gate.stats.distributions import t_quantile
+from gate.units import least
 
 CODE = "warmup-unsettled"
 TIMING_ONLY = True
@@ -91,7 +92,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
             found = drift([(sent, value) for sent, value in measured if value is not None])
             if found is not None and abs(found) > limit:
                 message = (
-                    f"{latency.name} drifted by at least {100 * found:+.0f} % over the leg; "
+                    f"{latency.name} drifted by at least {least(100 * found, 1, '+')} % over the leg; "
                     f"expected at most {100 * limit:.0f} % either way"
                 )
                 for family in latency.families:

@@ -9,7 +9,7 @@ from gate.observe.capacity import Capacity, text
 from gate.observe.rows import StartRow, Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
 from gate.report.tokens import interval_text
-from gate.units import DASH, GIB, counted, duration, number, percent, ratio
+from gate.units import DASH, GIB, counted, duration, least, number, percent, ratio
 
 SHORT = {
     "output_throughput": "output",
@@ -61,7 +61,7 @@ def axes(report: Report, *, primary_only: bool) -> tuple[tuple[str, str], ...]:
 def ratio_text(cell: Cell) -> str:
     """The ratio with its interval, or the bound that decided; for VOID the reason codes and no number at all."""
     if cell.at_least is not None:
-        return f"≥ {ratio(cell.at_least)}{BOUND}"
+        return f"≥ {least(cell.at_least)}{BOUND}"
     if cell.verdict is Verdict.VOID:
         return ", ".join(dict.fromkeys(reason.code for reason in cell.reasons))
     if cell.ratio is None:

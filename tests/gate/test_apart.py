@@ -13,7 +13,7 @@ from gate.compare.figures import figures
 from gate.judge import judge
 from gate.observe.rows import Verdict
 from gate.plan import PlannedLeg
-from gate.report import markdown, plots, table
+from gate.report import html, jsonfile, markdown, plots, table, terminal
 from gate.report.model import Cell, Report
 from gate.selftest.time_faults import stretch
 from gate.stats.apart import Apart
@@ -132,6 +132,21 @@ def test_a_bound_is_shown_as_one(build: Any) -> None:
     assert not [why for why in table.reasons(report) if why.code == "spread"]
     level = [one for one in report.cells if one.primary and one.concurrency == 2]
     assert "TPOT median ≥ 2.000" in plots._without_ratio(level).splitlines()
+
+
+def test_a_bound_is_rounded_down_everywhere_and_recorded_in_full(build: Any) -> None:
+    """No printer says more than was proven: 1.2489 is no 1.249."""
+    report = judge(build.run(moved(2.0)))
+    bounds = {"at_least": 1.2489999}
+    cells = tuple(one.model_copy(update=bounds) if one.bounded else one for one in report.cells)
+    report = report.model_copy(update={"cells": cells})
+    assert cell(report).at_least == 1.2489999
+    level = [one for one in report.cells if one.primary and one.concurrency == 2]
+    shown = (terminal.render(report), markdown.render(report), html.render(report), plots._without_ratio(level))
+    for text in shown:
+        assert "≥ 1.248" in text
+        assert "1.249" not in text
+    assert '"at_least": 1.2489999' in jsonfile.render(report)
 
 
 def test_what_has_but_a_bound_is_not_compared(build: Any) -> None:

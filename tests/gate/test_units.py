@@ -30,6 +30,22 @@ def test_duration(seconds: float | None, text: str) -> None:
     assert units.duration(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "digits", "sign", "text"),
+    [
+        (1.2489999, 3, "", "1.248"),
+        (1.001, 3, "", "1.001"),
+        (2.0, 3, "", "2.000"),
+        (1e-9, 3, "", "0.000"),
+        (6.29, 1, "+", "+6.2"),
+        (-6.29, 1, "+", "-6.2"),
+        (-6.29, 0, "", "-6"),
+    ],
+)
+def test_a_lower_bound_is_rounded_towards_zero(value: float, digits: int, sign: str, text: str) -> None:
+    assert units.least(value, digits, sign) == text
+
+
 def test_shares_ratios_and_bytes() -> None:
     assert units.percent(0.052) == "5.2 %"
     assert units.ratio(1.00049) == "1.000"

@@ -28,7 +28,7 @@ def test_three_times_the_spread_is_the_limit(
     if void:
         name = {"ttft": "TTFT", "itl": "median ITL"}[what]
         assert (
-            f"{name} of the first 2 requests was 15 % above that of nine in ten of the later ones"
+            f"{name} of the first 2 requests was 15.1 % above that of nine in ten of the later ones"
             in findings[0].message
         )
 
@@ -114,7 +114,7 @@ def test_with_one_stream_it_is_the_first_request(build: Any, found: Any, stretch
     run = build.run()
     (finding,) = found(stretch(run, build.leg_id(run, "oracle", 1, 1), ttft={0: 2.0}), "cold-first-requests")
     assert finding.message.startswith(
-        "TTFT of the first request was 100 % above that of nine in ten of the later ones, or more"
+        "TTFT of the first request was 100.0 % above that of nine in ten of the later ones, or more"
     )
 
 
