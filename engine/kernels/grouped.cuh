@@ -12,6 +12,7 @@ namespace engine {
 enum class Output : int {
     SWIGLU = 0,     // x by token; rows g, g + 8 of a tile are gate, up: bf16 [pair][n / 2]
     WEIGHTED = 1,   // x by pair; rounded to bf16, times the pair's weight: fp32 [slot][token][n]
+    PAIR = 2,       // x by pair; bf16 [pair][n]: the next norm multiplies by the weights
 };
 
 struct GroupedArgs {
@@ -43,6 +44,7 @@ __device__ __forceinline__ int x_offset(const GroupedArgs& args, int pair) {
 template <Output O>
 __device__ __forceinline__ int out_offset(const GroupedArgs& args, int pair) {
     if constexpr (O == Output::SWIGLU) return pair * (args.n / 2);
+    if constexpr (O == Output::PAIR) return pair * args.n;
     const int token = pair / args.slots;
     return ((pair - token * args.slots) * args.m + token) * args.n;
 }
@@ -73,21 +75,35 @@ __device__ __forceinline__ float2 expert_scales(const GroupedArgs& args, int exp
     return make_float2(__ldg(scale), __ldg(scale + 8));
 }
 
-// Lane 4g + t holds rows g and g + 8 of columns 2t and 2t + 1.
+// Lane 4g + t holds rows g and g + 8 of columns 2t and 2t + 1. By all lanes of a warp.
+//
+// PAIR: lanes of an even g and of the odd one after it trade, so that the first has rows g and g + 1 of both columns and the
+// second rows g + 7 and g + 8. Each stores 4 bytes of a column at a time, the warp 32 of each, which is a whole sector: as
+// they lie it would take twice as many stores, of half a sector each.
 template <Output O>
 __device__ __forceinline__ void write_pairs(const GroupedArgs& args, const Columns<O>& columns, int tile, int lane, float2 scales, float4 sums) {
     const float low = scales.x * W4A16::EPILOGUE_SCALE, high = scales.y * W4A16::EPILOGUE_SCALE;
+    if constexpr (O == Output::PAIR) {
+        const bool odd = lane & 4;
+        const uint32_t lows = pack_bf16(sums.x * low, sums.y * low), highs = pack_bf16(sums.z * high, sums.w * high);
+        const uint32_t mine = odd ? highs : lows, theirs = __shfl_xor_sync(~0u, odd ? lows : highs, 4);
+        const uint32_t first = odd ? theirs : mine, second = odd ? mine : theirs;   // of two rows, a column in each half
+        bf16* out = static_cast<bf16*>(args.out) + tile * TILE_ROWS + lane / 4 + (odd ? 7 : 0);
+        if (columns.out[0] >= 0) *reinterpret_cast<uint32_t*>(out + columns.out[0]) = __byte_perm(first, second, 0x5410);
+        if (columns.out[1] >= 0) *reinterpret_cast<uint32_t*>(out + columns.out[1]) = __byte_perm(first, second, 0x7632);
+    } else {
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        if (columns.out[j] < 0) continue;
-        const float a = (j ? sums.y : sums.x) * low, b = (j ? sums.w : sums.z) * high;
-        if constexpr (O == Output::SWIGLU) {
-            const float gate = round_bf16(a), up = round_bf16(b);
-            static_cast<bf16*>(args.out)[columns.out[j] + tile * (TILE_ROWS / 2) + lane / 4] =
-                __float2bfloat16(round_bf16(gate / (1.f + __expf(-gate))) * up);
-        } else {
-            float* out = static_cast<float*>(args.out) + columns.out[j] + tile * TILE_ROWS + lane / 4;
-            out[0] = round_bf16(a) * columns.weight[j], out[8] = round_bf16(b) * columns.weight[j];
+        for (int j = 0; j < 2; j++) {
+            if (columns.out[j] < 0) continue;
+            const float a = (j ? sums.y : sums.x) * low, b = (j ? sums.w : sums.z) * high;
+            if constexpr (O == Output::SWIGLU) {
+                const float gate = round_bf16(a), up = round_bf16(b);
+                static_cast<bf16*>(args.out)[columns.out[j] + tile * (TILE_ROWS / 2) + lane / 4] =
+                    __float2bfloat16(round_bf16(gate / (1.f + __expf(-gate))) * up);
+            } else {
+                float* out = static_cast<float*>(args.out) + columns.out[j] + tile * TILE_ROWS + lane / 4;
+                out[0] = round_bf16(a) * columns.weight[j], out[8] = round_bf16(b) * columns.weight[j];
+            }
         }
     }
 }

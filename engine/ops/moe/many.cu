@@ -206,7 +206,7 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
     auto entry_of = [&](int task) { return __ldcg(args.entries + (count - 1 - task / tasks_each)); };
 
     if (warp == MANY_WARPS) {   // gathers x
-        if constexpr (O == Output::WEIGHTED) {
+        if constexpr (O != Output::SWIGLU) {
             let_next_kernel_start();
             wait_for_previous_kernel();
         }
@@ -262,14 +262,14 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
         open_task();
         for (int i = 0; i < MANY_DEPTH; i++) fetch(i);
     }
-    if constexpr (O == Output::WEIGHTED) {
+    if constexpr (O != Output::SWIGLU) {
         let_next_kernel_start();
         wait_for_previous_kernel();
     }
 
     Turn turn, x_turn;
     // `down`, whose tasks are short, asks for an entry one task ahead; gate_up has no registers for it.
-    constexpr bool AHEAD = O == Output::WEIGHTED;
+    constexpr bool AHEAD = O != Output::SWIGLU;
     int4 upcoming = AHEAD && blockIdx.x < tasks ? entry_of(blockIdx.x) : int4{};
     for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
         const int4 entry = AHEAD ? upcoming : entry_of(task);
@@ -355,6 +355,7 @@ extern "C" int engine_moe_grouped_many(const void* weight, const float* row_scal
     switch (Output(output)) {
         case Output::SWIGLU: return launch_many<Output::SWIGLU>(args, blocks, dependent, stream);
         case Output::WEIGHTED: return launch_many<Output::WEIGHTED>(args, blocks, dependent, stream);
+        case Output::PAIR: return launch_many<Output::PAIR>(args, blocks, dependent, stream);
     }
     return cudaErrorInvalidValue;
 }
