@@ -104,16 +104,16 @@ def plan(
 ) -> None:
     """Print what a run would do; starts nothing.
 
-    Legs in order, both command lines, the plan's id and the command that repeats it.
+    Legs in order, both command lines, the plan's id and the command that repeats it; what is not here yet is named.
     """
-    from gate.errors import CheckpointError
+    from gate.errors import PreconditionError
     from gate.inputs import Asked, again, plan_to_show
     from gate.listing import plan_text
 
     asked = Asked(recipe, model, conc, reps, candidate, oracle, residency, seed, coin, port)
     made, lacks = plan_to_show(asked)
-    if as_json and lacks is not None:
-        raise CheckpointError(lacks, hint="without --json it is printed as far as it is known")
+    if as_json and lacks:
+        raise PreconditionError("; ".join(lacks), hint="without --json it is printed as far as it is known")
     typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made, again(asked, made), lacks))
 
 

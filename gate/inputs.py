@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gate.arm import Seat, allowed, plan_arm
-from gate.errors import UsageError
+from gate.errors import OracleError, UsageError
 from gate.lock import keys
 from gate.metrics import AXIS_NAMES
 from gate.observe.rows import ARMS, Arm
@@ -18,7 +18,7 @@ from gate.plan import ArmPlan, OraclePin, Plan, Vocabulary, make_plan
 from gate.preflight import checkpoint
 from gate.recipe import Recipe, find, load, override
 from gate.workload import vocabulary
-from oracle import pins
+from oracle import environment, pins
 
 DEFAULT_PORT = 18101
 STAND_IN = Vocabulary(size=2**15)
@@ -141,31 +141,49 @@ def plan_for(asked: Asked) -> Plan:
     return plan_of(recipe, asked)
 
 
-def plan_to_show(asked: Asked) -> tuple[Plan, str | None]:
-    """The plan, and what it lacks, without a GPU and without a download.
+def plan_to_show(asked: Asked) -> tuple[Plan, tuple[str, ...]]:
+    """The plan, and what it lacks, without a GPU, a download or an installed oracle.
 
-    Where the checkpoint would have to be fetched first, the plan has no id and its digests are empty: a run could not
-    begin with it. Raises as plan_for, but for the GPU.
+    Where the checkpoint would have to be fetched first, or the pinned vLLM is not installed, the plan has no id: a run
+    could not begin with it. Without the checkpoint its digests are empty too. Raises as plan_for, but for these.
     """
     recipe = recipe_for(asked)
-    why = checkpoint.to_fetch(recipe)
-    if why is None:
-        return plan_of(recipe, asked), None
-    unread = checkpoint.Folder(Path(recipe.checkpoint.hub or ""), "", 0)
-    made = _planned(recipe, asked, (unread, unread), STAND_IN)
-    blank = {"prompts_sha256": "", "warmup_sha256": ""}
-    legs, extra = (tuple(leg.model_copy(update=blank) for leg in some) for some in (made.legs, made.extra_legs))
-    empty = {"plan_id": "", "vocabulary": Vocabulary(size=0), "legs": legs, "extra_legs": extra}
-    return made.model_copy(update=empty), f"{why}: the plan's id and its digests are known once gate run has fetched it"
+    unfetched, uninstalled = checkpoint.to_fetch(recipe), _uninstalled(recipe)
+    if unfetched is None:
+        made = plan_of(recipe, asked, oracle_installed=uninstalled is None)
+    else:
+        unread = checkpoint.Folder(Path(recipe.checkpoint.hub or ""), "", 0)
+        made = _planned(recipe, asked, (unread, unread), STAND_IN, oracle_installed=uninstalled is None)
+        blank = {"prompts_sha256": "", "warmup_sha256": ""}
+        legs, extra = (tuple(leg.model_copy(update=blank) for leg in some) for some in (made.legs, made.extra_legs))
+        made = made.model_copy(update={"vocabulary": Vocabulary(size=0), "legs": legs, "extra_legs": extra})
+    lacks = []
+    if unfetched is not None:
+        lacks.append(f"{unfetched}: the plan's id and its digests are known once gate run has fetched it")
+    if uninstalled is not None:
+        lacks.append(f"{uninstalled}; the plan has no id before that")
+    return (made.model_copy(update={"plan_id": ""}) if lacks else made), tuple(lacks)
 
 
-def plan_of(recipe: Recipe, asked: Asked) -> Plan:
+def _uninstalled(recipe: Recipe) -> str | None:
+    """What a start of the pinned vLLM would say first; None where it is installed, or no arm is it."""
+    if "vllm" not in (recipe.candidate.kind, recipe.oracle.kind):
+        return None
+    try:
+        environment.require(recipe.oracle.platform)
+    except OracleError as error:
+        return str(error)
+    return None
+
+
+def plan_of(recipe: Recipe, asked: Asked, *, oracle_installed: bool = True) -> Plan:
     """The plan of a recipe that the caller looked at or changed; wherever its devices are."""
     _check_port(asked)
     coin_for(asked.coin)
     shipped, copy = checkpoint.resolve(recipe)
     size, reserved = vocabulary(shipped.path)
-    return _planned(recipe, asked, (shipped, copy), Vocabulary(size=size, reserved=tuple(sorted(reserved))))
+    words = Vocabulary(size=size, reserved=tuple(sorted(reserved)))
+    return _planned(recipe, asked, (shipped, copy), words, oracle_installed=oracle_installed)
 
 
 def _check_port(asked: Asked) -> None:
@@ -174,7 +192,12 @@ def _check_port(asked: Asked) -> None:
 
 
 def _planned(
-    recipe: Recipe, asked: Asked, folders: tuple[checkpoint.Folder, checkpoint.Folder], words: Vocabulary
+    recipe: Recipe,
+    asked: Asked,
+    folders: tuple[checkpoint.Folder, checkpoint.Folder],
+    words: Vocabulary,
+    *,
+    oracle_installed: bool,
 ) -> Plan:
     """folders: as shipped, and the oracle's copy."""
     _check_port(asked)
@@ -192,6 +215,7 @@ def _planned(
             args=table.args,
             inherited=allowed(os.environ),
             own_env=table.env,
+            oracle_installed=oracle_installed,
         )
         planned = plan_arm(table.kind, seat, recipe)
         return planned.model_copy(update={"source_sha256": engine_sha256()}) if planned.kind == "engine" else planned

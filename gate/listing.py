@@ -14,10 +14,10 @@ from gate.runs import Entry
 from gate.units import DASH
 
 
-def plan_text(plan: Plan, command: Sequence[str], note: str | None = None) -> str:
+def plan_text(plan: Plan, command: Sequence[str], notes: Sequence[str] = ()) -> str:
     """Both arms, the legs in order, the id, the command line that repeats it.
 
-    note: what the plan lacks, where it does.
+    notes: what the plan lacks, one line each.
     """
     workload, protocol = plan.recipe.workload, plan.recipe.protocol
     rows = [("leg", "arm", "conc", "rep", "requests", "prompts sha256")]
@@ -37,7 +37,7 @@ def plan_text(plan: Plan, command: Sequence[str], note: str | None = None) -> st
     return "\n".join(
         [
             f"plan       {plan.plan_id or DASH}",
-            *([f"note       {note}"] if note else []),
+            *(f"note       {note}" for note in notes),
             f"recipe     {plan.recipe.name}: {workload.prompt_tokens} in, {workload.output_tokens} out, "
             f"{workload.arrival} loop, {began}residency {protocol.residency}, seed {plan.seed}, the {plan.coin} opens",
             f"gate       {plan.gate.text() if plan.gate else 'no git commit'}",

@@ -61,3 +61,9 @@ def require(platform: Platform, root: Path | None = None) -> Environment:
     if not os.access(environment.python, os.X_OK):
         raise OracleError(f"the {platform} oracle's Python is gone: {environment.python}", hint=hint)
     return environment
+
+
+def expected(platform: Platform, root: Path | None = None) -> Environment:
+    """What `gate oracle install` would leave: a command line can be shown with it, and not started."""
+    python = home(platform, root) / "bin/python"
+    return Environment(platform, load(platform).digest, "index", str(python), None, "")

@@ -57,16 +57,18 @@ def argv(
     extra: Sequence[str] = (),
     *,
     root: Path | None = None,
+    installed: bool = True,
 ) -> tuple[list[str], dict[str, str]]:
     """Command line and whole environment of the pinned server.
 
     extra: the recipe's oracle.args; they replace the pin's defaults and may not contradict what it requires.
+    installed: False shows the command line where the oracle is not.
     Errors: OracleError (not installed), UsageError (a forbidden or contradicting flag).
     """
     pin = load(platform)
-    installed = environment.require(pin.platform, root)
+    place = environment.require(pin.platform, root) if installed else environment.expected(pin.platform, root)
     _refuse(pin, extra)
-    command = [installed.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
+    command = [place.python, "-m", "vllm.entrypoints.cli.main", "serve", model]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs)]
     command += ["--kv-cache-dtype", kv_cache_dtype]
@@ -81,8 +83,8 @@ def argv(
             f"the oracle's command line {found[0]}", expected="what oracle/pin.toml says", hint="see its head"
         )
     env = {name: os.environ[name] for name in INHERITED if name in os.environ} | pin.serve.env
-    if installed.pythonpath is not None:
-        env["PYTHONPATH"] = installed.pythonpath
+    if place.pythonpath is not None:
+        env["PYTHONPATH"] = place.pythonpath
     return command, env
 
 

@@ -36,6 +36,8 @@ class Seat:
     """The allow-listed part of the caller's environment."""
     own_env: Mapping[str, str]
     """The recipe's own variables; they win."""
+    oracle_installed: bool = True
+    """False: the pinned vLLM is not on this machine, and its command line is to be shown alone."""
 
     @property
     def env(self) -> dict[str, str]:

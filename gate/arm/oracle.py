@@ -20,6 +20,7 @@ def plan(seat: Seat, recipe: Recipe) -> ArmPlan:
         max_num_seqs=recipe.max_num_seqs,
         kv_cache_dtype=recipe.kv_cache_dtype,
         extra=("--served-model-name", recipe.name, *capacity, *seat.args),
+        installed=seat.oracle_installed,
     )
     return ArmPlan(
         arm=seat.arm,
