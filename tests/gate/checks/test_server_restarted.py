@@ -39,6 +39,17 @@ def test_crashes_of_both_arms_at_different_times_do_not_excuse_each_other(build:
     assert [f.arm for f in findings] == ["candidate", "oracle"]
 
 
+def test_a_crash_is_not_excused_by_one_that_was_over_a_leg_earlier(build: Any, found: Any) -> None:
+    """The candidate still answered as it was, in a leg after the other arm came back: not a run that was resumed."""
+    run = build.run()
+    candidate, oracle = ([k for k, leg in enumerate(run.legs) if leg.arm == arm] for arm in ("candidate", "oracle"))
+    index = max(k for k, at in enumerate(oracle) if at < candidate[2])
+    assert oracle[index] > candidate[1]
+    run = restart(build, restart(build, run, "candidate", 3, "candidate-2"), "oracle", index, "oracle-2")
+    findings = found(run, "server-restarted")
+    assert [f.leg_id for f in findings] == [run.legs[candidate[3]].leg_id, run.legs[oracle[index]].leg_id]
+
+
 def test_planned_restarts_are_planned(build: Any, found: Any) -> None:
     run = restart(build, build.run(protocol={"residency": "alternate"}), "candidate", 2, "candidate-2")
     assert found(run, "server-restarted") == []
@@ -64,6 +75,13 @@ def test_one_start_id_that_was_not_read_again_is_not_a_fault_either(build: Any, 
     """The arms are not excused by each other: only one has such a leg."""
     run = build.run()
     assert found(build.alter_leg(run, build.leg_id(run), server_start_id_after=None), "server-restarted") == []
+
+
+def test_a_restart_is_said_once_where_no_start_id_was_read_after_the_leg(build: Any, found: Any) -> None:
+    run = restart(build, build.run(), "candidate", 1, "candidate-2")
+    legs = [leg for leg in run.legs if leg.arm == "candidate"]
+    run = build.alter_leg(run, legs[1].leg_id, server_start_id_after=None)
+    assert [f.leg_id for f in found(run, "server-restarted")] == [legs[1].leg_id]
 
 
 @pytest.mark.parametrize(("before", "after"), [("attached", "attached@7.000"), ("attached@7.000", "attached")])
