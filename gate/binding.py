@@ -86,6 +86,11 @@ def _arms(evidence: Evidence) -> Iterator[str]:
             yield f"the {arm} is an attached URL: its start, flags and environment are not the gate's"
         if plan.checkpoint_digest is None and plan.kind != "url":
             yield f"the {arm}'s checkpoint has no digest"
+        cold = [leg.row for leg in evidence.of_arm(arm) if leg.row.warmup_failed]
+        if cold:
+            count, first = sum(row.warmup_failed or 0 for row in cold), cold[0]
+            legs = f"{counted(len(cold), 'leg')}, first {first.leg_id}: {first.warmup_first_error}"
+            yield f"the {arm} failed {counted(count, 'warm-up request')} in {legs}"
         if identity is None:
             continue
         if identity.version is None:

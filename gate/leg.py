@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -50,12 +49,14 @@ def run_leg(
     # has the time of making the prompts as well, since a staggered start has no warm-up of its own.
     resting = ask.counters(other_url).tokens if other_url else None
     timed = _spec(plan, leg, server, "timed")
-    warmup_error = _warm_up(plan, leg, server)
+    warmed_up = _warm_up(plan, leg, server)
     before, counted = _identify(server, leg.arm), ask.counters(server.url)
     attached = (None,) if any(arm.argv is None for arm in (plan.candidate, plan.oracle)) else ()
     with Sampler(leg.leg_id, server.pid, (*other_pids, *attached), gpus) as sampler:
-        recording = drive.run_leg(timed) if warmup_error is None else _nothing_sent(timed, warmup_error)
+        answered = not warmed_up or None in warmed_up
+        recording = drive.run_leg(timed) if answered else drive.nothing_sent(timed, warmed_up[0] or "")
     rows = openai.to_rows(recording, timed, leg)
+    cold = [error for error in (*warmed_up, *openai.lead_in_errors(recording, timed, leg)) if error is not None]
     leg_s = (recording.end_ns - recording.start_ns) / 1e9
     foreign = None if sampler.foreign_cores is None else sampler.foreign_cores * leg_s
     after, counted = _identify(server, leg.arm), ask.counters(server.url).since(counted)
@@ -104,6 +105,8 @@ def run_leg(
         host_oom_kills=passed.oom_kills,
         server_log_errors=None if errors is None else len(errors),
         server_log_first_error=errors[0] if errors else None,
+        warmup_failed=len(cold),
+        warmup_first_error=cold[0] if cold else None,
     )
     store.append_identities([one for one in (before, after) if one is not None])
     store.append_leg(row, rows, sampler.rows)
@@ -137,21 +140,16 @@ def load_spec(plan: Plan, leg: PlannedLeg, url: str, model: str, phase: Phase) -
     )
 
 
-def _warm_up(plan: Plan, leg: PlannedLeg, server: Server) -> str | None:
-    """Why not a single warm-up request was answered; None when there was an answer, or no warm-up before the load."""
+def _warm_up(plan: Plan, leg: PlannedLeg, server: Server) -> tuple[str | None, ...]:
+    """Why each warm-up request failed, None for one that was answered; empty where none is sent before the load.
+
+    One that fails beside others voids nothing: it is not timed, and what too little warm-up does to figures, the checks
+    see in them. But it is less than the protocol asks for, so the grid does not bind (gate/binding.py).
+    """
     if plan.recipe.workload.warmup_per_stream == 0 or plan.recipe.workload.start == "staggered":
-        return None
+        return ()
     spec = _spec(plan, leg, server, "warmup")
-    errors = [row.error for row in openai.to_rows(drive.run_leg(spec), spec, leg)]
-    return errors[0] if all(errors) else None
-
-
-def _nothing_sent(spec: drive.LoadSpec, warmup_error: str) -> drive.LegRecording:
-    """The leg of an arm that answered no warm-up request: sending the rest would only wait for every timeout again."""
-    now = time.perf_counter_ns()
-    error = f"not sent, no warm-up request was answered: {warmup_error}"
-    responses = tuple(drive.RawResponse(prompt.index, None, now, None, (), None, error) for prompt in spec.prompts)
-    return drive.LegRecording(now, now, responses, None, None, 0)
+    return tuple(row.error for row in openai.to_rows(drive.run_leg(spec), spec, leg))
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

@@ -42,6 +42,10 @@ def leg_failed(leg_id: str, failed: int, requests: int, first: str) -> str:
     return f"{leg_id}: {failed} of {requests} requests failed, first: {first}"
 
 
+def warmup_failed(leg_id: str, failed: int, first: str) -> str:
+    return f"{leg_id}: {counted(failed, 'warm-up request')} failed, first: {first}"
+
+
 def cut_short(done: int, planned: int, why: str, run_id: str) -> str:
     because = f"{why}; " if why else ""
     return f"{because}{done} of {planned} legs measured and judged; gate resume {run_id} goes on with the next"

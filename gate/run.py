@@ -146,6 +146,8 @@ def legs(plan: Plan, wanted: tuple[PlannedLeg, ...], place: store.Store, pair: P
                 )
             if error is not None:
                 ui.say(messages.leg_failed(row.leg_id, row.failed, row.requests, error))
+            elif row.warmup_failed:
+                ui.say(messages.warmup_failed(row.leg_id, row.warmup_failed, row.warmup_first_error or ""))
             pair.note(row)
             ui.leg_done(time.monotonic() - began)
 

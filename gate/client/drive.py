@@ -78,6 +78,8 @@ class LegRecording:
     """None when the leg was shorter than one sampling period."""
     events: int
     """Reads that carried body bytes in that time."""
+    lead_in: tuple[RawResponse, ...] = ()
+    """Of the lead-in, as they ended; their index counts from its end: -1 is the last."""
 
 
 @dataclass(slots=True)
@@ -133,7 +135,14 @@ async def _leg(spec: LoadSpec, requests: list[bytes]) -> LegRecording:
         cpu_s=None if loaded.cpu_ns is None else (end_cpu_ns - loaded.cpu_ns) / 1e9,
         loop_lag_p99_ms=lag.p99_ms(),
         events=sum(now >= start_ns for r in (*loaded.lead_in, *loaded.responses) for now, _ in r.chunks),
+        lead_in=tuple(loaded.lead_in),
     )
+
+
+def nothing_sent(spec: LoadSpec, warmup_error: str) -> LegRecording:
+    """Of a server that answered no warm-up request: sending the rest would only wait for every timeout again."""
+    now = time.perf_counter_ns()
+    return LegRecording(now, now, tuple(_not_sent(p.index, warmup_error) for p in spec.prompts), None, None, 0)
 
 
 async def _closed_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> _Loaded:
@@ -152,7 +161,8 @@ async def _closed_loop(spec: LoadSpec, requests: list[bytes], pool: Pool) -> _Lo
             if ahead:
                 await settled.wait()
             if ahead and not any(map(_answered, loaded.lead_in)):
-                loaded.responses.append(_not_sent(place - ahead, loaded.lead_in[0]))
+                first = loaded.lead_in[0]
+                loaded.responses.append(_not_sent(place - ahead, first.error or f"HTTP {first.status}"))
                 continue
             if loaded.cpu_ns is None:
                 loaded.cpu_ns = time.thread_time_ns()
@@ -169,9 +179,8 @@ def _answered(response: RawResponse) -> bool:
     return response.error is None and response.status == 200
 
 
-def _not_sent(index: int, lead_in: RawResponse) -> RawResponse:
-    """Of a server that answered no request of the lead-in: sending the rest would only wait for every timeout again."""
-    error = f"not sent, no warm-up request was answered: {lead_in.error or f'HTTP {lead_in.status}'}"
+def _not_sent(index: int, warmup_error: str) -> RawResponse:
+    error = f"not sent, no warm-up request was answered: {warmup_error}"
     return RawResponse(index, None, time.perf_counter_ns(), None, (), None, error)
 
 

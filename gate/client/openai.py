@@ -43,6 +43,11 @@ def to_rows(recording: LegRecording, spec: LoadSpec, leg: PlannedLeg) -> tuple[R
     )
 
 
+def lead_in_errors(recording: LegRecording, spec: LoadSpec, leg: PlannedLeg) -> tuple[str | None, ...]:
+    """Why requests of the lead-in failed, in the order of their ends; None for one that did not."""
+    return tuple(to_row(one, *spec.lead_in[one.index], leg).error for one in recording.lead_in)
+
+
 def to_row(response: RawResponse, prompt: Prompt, output_tokens: int, leg: PlannedLeg) -> RequestRow:
     stream = read_stream(response.chunks) if response.status == 200 else Stream()
     times = stream.token_times_ns

@@ -139,6 +139,9 @@ class LegRow(Row):
     server_log_errors: int | None = None
     """Lines in the server's log meanwhile that report an error; None for an attached server."""
     server_log_first_error: str | None = None
+    warmup_failed: int | None = None
+    """Warm-up requests that failed, those of a staggered start too; None in a record of an earlier version."""
+    warmup_first_error: str | None = None
 
 
 class StartRow(Row):

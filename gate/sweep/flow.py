@@ -97,10 +97,12 @@ def measure(plan: SweepPlan, gate_plan: Plan, place: Store, lock: Lock, ui: Ui) 
                 _check_server(server, one.leg.arm, plan.points)
                 checked.add(one.leg.arm)
             ui.say(messages.sweep_leg(one.leg.order, len(plan.legs), one.leg.arm, one.point.name, one.leg.repetition))
+            cold = None
             if (started := (one.leg.arm, server.start_id, one.point)) not in warm:
-                _request(gate_plan, one, server, "warmup")
-                warm.add(started)
-            rows.append(_request(gate_plan, one, server, "timed"))
+                cold = _request(gate_plan, one, server, "warmup").error
+                if cold is None:
+                    warm.add(started)
+            rows.append(_request(gate_plan, one, server, "timed", cold))
             place.write_rows("requests", RequestRow, rows)
             if rows[-1].error is not None and not answers(server.url):
                 pair.broke(one.leg.arm, messages.ARM_DIED)  # restarted once, for the points that follow
@@ -175,7 +177,8 @@ def prompt(plan: Plan, point: Point, repetition: int, phase: Phase) -> Prompt:
     return made
 
 
-def _request(plan: Plan, one: SweepLeg, server: Server, phase: Phase) -> RequestRow:
+def _request(plan: Plan, one: SweepLeg, server: Server, phase: Phase, warmup_error: str | None = None) -> RequestRow:
+    """warmup_error: why its warm-up failed; then it is not sent, and says so: a cold figure is none of the point's."""
     spec = drive.LoadSpec(
         url=server.url,
         model=plan.arm(one.leg.arm).model or _model(server.url),
@@ -184,7 +187,8 @@ def _request(plan: Plan, one: SweepLeg, server: Server, phase: Phase) -> Request
         concurrency=1,
         timeout_s=plan.recipe.protocol.request_timeout_s,
     )
-    (row,) = openai.to_rows(drive.run_leg(spec), spec, one.leg)
+    recording = drive.run_leg(spec) if warmup_error is None else drive.nothing_sent(spec, warmup_error)
+    (row,) = openai.to_rows(recording, spec, one.leg)
     return row
 
 

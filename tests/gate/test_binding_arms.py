@@ -31,6 +31,25 @@ def test_an_attached_url_is_not_asked_for_a_digest(build: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("arm", ["candidate", "oracle"])
+def test_failed_warm_up_requests_bind_not_and_void_nothing(build: Any, arm: str) -> None:
+    run = build.run()
+    good = judge(run)
+    for concurrency, repetition, failed in ((1, 2, 1), (2, 0, 2)):
+        changes = {"warmup_failed": failed, "warmup_first_error": f"HTTP {500 + failed}: no"}
+        run = build.alter_leg(run, build.leg_id(run, arm, concurrency, repetition), **changes)
+    first = next(leg.leg_id for leg in run.legs if leg.warmup_failed)
+    reason = next(leg.warmup_first_error for leg in run.legs if leg.warmup_failed)
+    assert told(run) == [f"the {arm} failed 3 warm-up requests in 2 legs, first {first}: {reason}"]
+    assert judge(run).cells == good.cells
+
+
+def test_warm_up_that_was_answered_or_not_counted_is_no_reason(build: Any) -> None:
+    run = build.run()
+    counted = build.alter_leg(run, build.leg_id(run, "oracle"), warmup_failed=0)
+    assert told(counted) == told(run) == []
+
+
 @pytest.mark.parametrize(("error", "said"), [(None, True), ("connection reset", False)])
 def test_one_answer_without_token_ids_is_enough_unless_it_failed(build: Any, error: str | None, said: bool) -> None:
     run = build.run()

@@ -173,6 +173,35 @@ def test_a_staggered_start_sends_a_silent_server_no_more_than_the_warm_up(measur
     }
 
 
+@pytest.mark.parametrize("how", [{}, {"start": "staggered", "output_tokens": 8}], ids=["together", "staggered"])
+def test_a_warm_up_request_that_failed_beside_another_is_recorded_with_its_reason(
+    measure: Measure, how: dict[str, Any]
+) -> None:
+    """A stream that breaks off after its status was 200, too."""
+    row, data, fake = measure(preset("error-event", fault_count=1), **how)
+    assert (row.failed, len(fake.requests)) == (0, 2 + 4)
+    assert row.warmup_failed == 1
+    assert row.warmup_first_error is not None
+    assert "scripted failure" in row.warmup_first_error
+    assert data.legs == (row,)
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "failed"),
+    [
+        ("instant", {}, 0),
+        ("instant", {"start": "staggered", "output_tokens": 8}, 0),
+        ("http-500", {"warmup_per_stream": 0}, 0),
+        ("http-500", {}, 2),
+        ("http-500", {"start": "staggered", "output_tokens": 8}, 2),
+    ],
+)
+def test_failed_warm_up_requests_are_counted(measure: Measure, name: str, how: dict[str, Any], failed: int) -> None:
+    row, _, _ = measure(preset(name), **how)
+    assert row.warmup_failed == failed
+    assert (row.warmup_first_error is None) == (failed == 0)
+
+
 def test_no_warm_up_means_none(measure: Measure) -> None:
     _, _, fake = measure(preset("instant"), warmup_per_stream=0)
     assert len(fake.requests) == 4

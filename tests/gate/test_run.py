@@ -158,6 +158,21 @@ def test_one_bad_request_voids_its_level_only(bench: Bench) -> None:
     assert voided == {1}
 
 
+def test_one_bad_warm_up_request_is_told_and_voids_nothing(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    """The third request is the last warm-up of three streams."""
+    bench.attached("one-error", concurrency="3")
+    said = "000-candidate-c3-r0: 1 warm-up request failed, first: server error after 3 token events: scripted failure"
+    assert said in capsys.readouterr().err
+    assert [leg.warmup_failed for leg in store.read_run(bench.folder).legs] == [1, 0, 0, 0]
+    why = (
+        "the candidate failed 1 warm-up request in 1 leg, first 000-candidate-c3-r0: server error after 3 token events"
+    )
+    assert [reason for reason in bench.report.not_binding_because if reason.startswith(why)]
+    assert not {reason.code for cell in bench.report.cells for reason in cell.reasons} & {
+        "error-after-tokens", "failed-request"
+    }  # fmt: skip
+
+
 def test_resume_measures_only_what_is_missing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run_leg, measured = gate_run.run_leg, []
 

@@ -139,6 +139,17 @@ def test_a_server_that_answers_nothing_leaves_a_report_that_says_so(sweep: Any) 
     assert "HTTP 500" in (folder / "sweep.md").read_text()
 
 
+def test_after_a_warm_up_that_failed_nothing_is_timed_and_the_next_repetition_warms_up_again(sweep: Any) -> None:
+    with FakeServer(preset("error-event", token_ms=8.0, fault_after_tokens=1, fault_count=1)) as ours:
+        code, folder = sweep(ours.url, "none", pp="20", tg="")
+        assert len(ours.requests) == 1 + 2
+    _, made, rows = read(folder)
+    assert code == 3
+    assert [value is None for value in made.cells[0].series[0].values] == [True, False]
+    assert str(rows[0].error).startswith("not sent, no warm-up request was answered: ")
+    assert "not sent, no warm-up request was answered: " in (folder / "sweep.md").read_text()
+
+
 def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(sweep: Any, tmp_path: Path) -> None:
     """It answers six requests: the warm-up and the timed one of three points."""
     script = tmp_path / "mortal.toml"
