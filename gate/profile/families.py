@@ -59,6 +59,9 @@ TITLES = {
     OTHER: "names that no rule knows",
 }
 
+PRODUCTS = frozenset({"moe_w4a16", "w4a16", "fp4", "fp8", "bf16"})
+"""Families of matrix products: a step has as many launches of them as the model says, whatever a compiler fuses."""
+
 
 @cache
 def rule_of(name: str) -> Rule:

@@ -61,6 +61,46 @@ def test_the_step_s_launches_are_within_the_tolerance_too(
     assert shown.count("<-") == code
 
 
+PRODUCTS = {
+    # a family's row: a kernel of it in the table of each name
+    "W4A16 products": (NAME, "marlin::Marlin<"),
+    "FP8 W8A8 products": (NAME, "cutlass_3x_gemm"),
+    "BF16 products, split-K": (NAME, "nvjet"),
+    "routed experts, W4A16": ("vllm-0.25.0-h200-35b-b1", "marlin_moe_wna16"),
+}
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+@pytest.mark.parametrize("title", PRODUCTS)
+@pytest.mark.parametrize("more", [(), ("--tolerance", "0.5", "--least-share", "0.5")])
+def test_a_product_that_did_not_run_is_seen_whatever_its_family_s_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], title: str, change: int, more: tuple[str, ...]
+) -> None:
+    """128 launches of W4A16 where 129 are recorded are 0.8 %; no time is another."""
+    table, kernel = PRODUCTS[title]
+    rows = fixture(table)["rows"]
+    first = next(name for _, _, name in rows if kernel in name)
+    changed = [[us, n + change * (name == first), name] for us, n, name in rows]
+    assert run(profile(tmp_path / "p", changed), *more, table=table) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "<-" in line]
+    assert line.startswith(title)
+    assert line.endswith("  <- launches")
+
+
+@pytest.mark.parametrize(
+    ("more", "without", "title"),
+    [([[0.5, 1, "nvfp4_gemm"]], "no such name", "FP4 products"), ([], "split", "BF16 products, split-K")],
+    ids=["profile", "table"],
+)
+def test_products_that_one_side_alone_has_are_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[Any], without: str, title: str
+) -> None:
+    rows = [row for row in (*fixture(NAME)["rows"], *more) if without not in row[2]]
+    assert run(profile(tmp_path / "p", rows), "--tolerance", "0.5", "--least-share", "0.5") == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "<-" in line]
+    assert line.startswith(title)
+
+
 def test_a_tolerance_that_is_asked_for_is_of_launches_too(tmp_path: Path) -> None:
     rows = [[us, n + 61 * (name == "triton_poi_fused_0"), name] for us, n, name in fixture(NAME)["rows"]]
     assert run(profile(tmp_path / "p", rows), "--tolerance", "0.07") == 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gate.profile.families import OTHER, RULES, TITLES, rule_of
+from gate.profile.families import OTHER, PRODUCTS, RULES, TITLES, rule_of
+from gate.profile.modules import HOME
 from tests.gate.profile.tables import FIXTURES, fixture, recorded
 
 DENSE_LAUNCHES = {
@@ -114,3 +115,9 @@ def test_a_name(name: str, family: str, helper: bool) -> None:
 
 def test_every_family_has_a_title() -> None:
     assert {rule.family for rule in RULES} | {OTHER} == set(TITLES)
+
+
+def test_products_are_the_families_of_the_checkpoint_s_modules() -> None:
+    """And the routed experts, whose modules run together."""
+    assert {family for names in HOME.values() for family in names} | {"moe_w4a16"} == PRODUCTS
+    assert TITLES.keys() > PRODUCTS
