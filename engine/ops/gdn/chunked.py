@@ -1,8 +1,10 @@
-"""The chunked gated delta rule as two Triton kernels: what each chunk needs, in parallel; then the scan over chunks.
+"""The chunked gated delta rule as two kernels: what each chunk needs, in parallel; then the scan over chunks.
+
+The scan is Triton's. For the chunks there are two, with one contract: `_chunk_kernel` below, and chunks.cu.
 
 The mathematics is eager.delta_rule's. With A the strictly lower triangle of (beta k)kᵀ ⊙ decay, a chunk of 64 tokens
-needs T = (I + A)⁻¹. It is built from products alone: with D the part of A inside 16 × 16 blocks on the diagonal and N
-the rest,
+needs T = (I + A)⁻¹. In Triton it is built from products alone: with D the part of A inside 16 × 16 blocks on the
+diagonal and N the rest,
 
     (I + D)⁻¹ = (I − D)(I + D²)(I + D⁴)(I + D⁸)      since D¹⁶ = 0
     T = (I + M)⁻¹ (I + D)⁻¹,  M = (I + D)⁻¹ N,  (I + M)⁻¹ = (I − M)(I + M²)      since M⁴ = 0
@@ -30,8 +32,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from engine.kernels import library
 from engine.ops.gdn import GdnWeights
 
+COMPILED_CHUNKS = False
+"""Whether chunks.cu is taken. It passes in the CPU emulator and has not yet run on a device (ops/gdn/README.md)."""
 CHUNK_TOKENS = 64
 HEAD_DIM = 128
 VALUE_TILE = 64
@@ -158,6 +163,7 @@ def delta_rule(
     weights: GdnWeights,
     out: Tensor,
     *,
+    compiled_chunks: bool | None = None,
     value_tile: int = VALUE_TILE,
     chunk_warps: int = 4,
     scan_warps: int = 4,
@@ -165,7 +171,8 @@ def delta_rule(
 ) -> None:
     """mixed bf16 [tokens, C] after convolution and silu, ba [tokens, 2·Hv] (b first), state fp32 [Hv, 128, 128].
 
-    Writes out [tokens, Hv·128] in its dtype and replaces the state. The rest are launch parameters.
+    Writes out [tokens, Hv·128] in its dtype and replaces the state. compiled_chunks: None for COMPILED_CHUNKS. The rest
+    are launch parameters.
     """
     tokens, channels = mixed.shape
     heads, chunks = weights.value_heads, -(-tokens // CHUNK_TOKENS)
@@ -173,11 +180,15 @@ def delta_rule(
     squares = torch.empty(square, dtype=torch.bfloat16, device=mixed.device)
     factors = torch.empty((heads, chunks, 4, CHUNK_TOKENS), dtype=torch.float32, device=mixed.device)
     layout = (heads // weights.key_heads, weights.key_heads * HEAD_DIM, channels)
-    _chunk_kernel[(chunks, heads)](
-        mixed, ba, weights.decay_rate, weights.dt_bias, squares, factors,
-        tokens, heads, *layout, ba.stride(0), HEAD_DIM**-0.5,
-        CHUNK=CHUNK_TOKENS, DIM=HEAD_DIM, PRECISION="tf32x3", num_warps=chunk_warps, num_stages=1,
-    )  # fmt: skip
+    sizes = (tokens, heads, *layout, ba.stride(0), HEAD_DIM**-0.5)
+    inputs = (mixed, ba, weights.decay_rate, weights.dt_bias)
+    if COMPILED_CHUNKS if compiled_chunks is None else compiled_chunks:
+        library.call("engine_gdn_chunks", mixed.device, *inputs, squares, factors, *sizes)
+    else:
+        _chunk_kernel[(chunks, heads)](
+            *inputs, squares, factors, *sizes,
+            CHUNK=CHUNK_TOKENS, DIM=HEAD_DIM, PRECISION="tf32x3", num_warps=chunk_warps, num_stages=1,
+        )  # fmt: skip
     _scan_kernel[(heads, HEAD_DIM // value_tile)](
         mixed, squares, factors, state, out, tokens, chunks, heads, *layout,
         CHUNK=CHUNK_TOKENS, DIM=HEAD_DIM, TILE=value_tile, num_warps=scan_warps, num_stages=scan_stages,

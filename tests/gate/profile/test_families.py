@@ -96,6 +96,8 @@ def test_no_recorded_name_is_without_a_family(table: str) -> None:
         ("void skinny_kernel<W8A8<1>, 2>(SkinnyArgs)", "fp8", False),
         ("void grouped_kernel<1, true>(GroupedArgs)", "moe_w4a16", False),
         ("void grouped_many_kernel<1>(GroupedArgs)", "moe_w4a16", False),
+        ("void grouped_wide_kernel<2>(GroupedArgs)", "moe_w4a16", False),
+        ("gdn_chunk_kernel(ChunkArgs)", "gdn_step", False),
         ("route_kernel(RouteArgs)", "routing", False),
         ("router_kernel(RouterArgs)", "routing", False),
         ("route_chunk_kernel(ManyRoutes)", "routing", False),

@@ -18,7 +18,7 @@ from engine.kernels.build import ENGINE
 from engine.kernels.library import KernelError
 
 HERE = Path(__file__).resolve().parent
-EMULATED = ("async.cuh", "launch.cuh", "mma.cuh")
+EMULATED = ("async.cuh", "launch.cuh", "mma.cuh", "wgmma.cuh")
 WARNINGS = ("-Wno-attributes", "-Wno-unknown-pragmas")
 # A fortified _longjmp takes another stack for an overwritten one.
 FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-x", "c++", *WARNINGS)

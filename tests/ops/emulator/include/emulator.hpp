@@ -53,7 +53,7 @@ inline dim3 gridDim, blockDim, blockIdx, threadIdx;
 namespace emulator {
 
 constexpr size_t STACK_BYTES = 64 * 1024;
-alignas(128) inline uint8_t shared_memory[ENGINE_MAX_SHARED_BYTES];   // of the block that runs
+alignas(1024) inline uint8_t shared_memory[ENGINE_MAX_SHARED_BYTES];   // of the block that runs
 
 struct Copy {
     void* destination;

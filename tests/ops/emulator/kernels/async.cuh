@@ -26,15 +26,18 @@ inline void bulk_load(void* destination, const void* source, uint32_t bytes, uin
     emulator::block->copies.push_back({destination, source, bytes, barrier});
 }
 inline void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* barrier, uint64_t) { bulk_load(destination, source, bytes, barrier); }
-inline void async_load16(void* destination, const void* source) {
-    if (uintptr_t(destination) % 16 || uintptr_t(source) % 16) emulator::fail("an asynchronous copy that is not aligned to 16 bytes");
-    std::memset(destination, 0xFF, 16);
-    emulator::self().asked.push_back({destination, source, 16, nullptr});
+template <uint32_t BYTES>
+void async_load(void* destination, const void* source) {
+    if (uintptr_t(destination) % BYTES || uintptr_t(source) % BYTES) emulator::fail("an asynchronous copy that is not aligned to its size");
+    std::memset(destination, 0xFF, BYTES);
+    emulator::self().asked.push_back({destination, source, BYTES, nullptr});
 }
+inline void async_load16(void* destination, const void* source) { async_load<16>(destination, source); }
+inline void async_load4(void* destination, const void* source) { async_load<4>(destination, source); }
 inline void async_arrive(uint64_t* barrier) {   // its copies hold the phase open until they have landed
     auto& asked = emulator::self().asked;
     for (emulator::Copy& copy : asked) {
-        copy.barrier = barrier, emulator::as_barrier(barrier).bytes += 16;
+        copy.barrier = barrier, emulator::as_barrier(barrier).bytes += int32_t(copy.bytes);
         emulator::block->copies.push_back(copy);
     }
     asked.clear();
