@@ -34,18 +34,31 @@ class TestModes:
         assert (found.low, found.high, found.separation) == ((1.0, 1.0), (2.0, 2.0), math.inf)
 
     @pytest.mark.parametrize("odd", [1.0, 3.0], ids=["lowest", "highest"])
-    def test_one_odd_leg_of_many_equal_ones_is_as_far_apart_as_d_says(self, odd: float) -> None:
-        """√((n − 2) / 2), the odd leg and an equal one against the others: above the limit at 48 legs, below at 24."""
-        assert modes.groups([odd, *[2.0] * 23]) is None
-        found = modes.groups([odd, *[2.0] * 47])
+    @pytest.mark.parametrize("legs", [4, 24, 34, 48, 96])
+    def test_one_odd_leg_is_no_mode_of_however_many(self, legs: int, odd: float) -> None:
+        assert modes.groups([odd, *[2.0] * (legs - 1)]) is None
+        drifting = [2.0 + 0.001 * k for k in range(legs - 1)]
+        assert modes.groups([odd + 1000 * (odd - 2.0), *drifting]) is None
+
+    @pytest.mark.parametrize("side", [1, -1])
+    @pytest.mark.parametrize(("legs", "odd", "two"), [(48, 4, False), (48, 5, True), (40, 4, True), (21, 2, False)])
+    def test_a_second_mode_has_a_tenth_of_the_legs(self, legs: int, odd: int, two: bool, side: int) -> None:
+        """Fewer are not filled up with neighbours: four of 48 and the next one are 6.0 apart by D, above the limit."""
+        values = [side * (2.0 + k * 1e-6) for k in range(legs - odd)] + [side * (3.0 + k * 1e-6) for k in range(odd)]
+        found = modes.groups(values)
+        assert (found is not None) == two
+        assert found is None or sorted(map(len, (found.low, found.high))) == [odd, legs - odd]
+
+    def test_two_modes_are_seen_beside_an_odd_leg(self) -> None:
+        found = modes.groups([*(1.0 + k * 0.01 for k in range(24)), *(3.0 + k * 0.01 for k in range(23)), 4.5])
         assert found is not None
-        assert found.separation == pytest.approx(math.sqrt(23), rel=1e-12)
+        assert (len(found.low), len(found.high)) == (24, 24)
 
     def test_at_the_limit_itself_there_is_one_group(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        values = [1.0, 2.0, 2.0, 2.0]
-        monkeypatch.setitem(modes.D_LIMITS, 4, 1.0)
+        values = [0.0, 1.0, 5.0, 6.0]
+        monkeypatch.setitem(modes.D_LIMITS, 4, 5 / math.sqrt(0.5))
         assert modes.groups(values) is None
-        monkeypatch.setitem(modes.D_LIMITS, 4, math.nextafter(1.0, 0.0))
+        monkeypatch.setitem(modes.D_LIMITS, 4, math.nextafter(5 / math.sqrt(0.5), 0.0))
         assert modes.groups(values) is not None
 
     @pytest.mark.parametrize("legs", [4, 5, 6, 8, 10, 24, 48])
