@@ -43,7 +43,7 @@ FAMILIES = (
     ("GDN step", r"gdn_decode_kernel"),
     ("attention", r"attention_decode_kernel"),  # of decoding rows, their q/k norm, rope and KV write in it
     ("q/k norm, rope, KV write", r"qk_norm_rope_kernel"),  # of prefill's rows
-    ("add, norm, router, routing", r"add_norm_kernel<.*Behind\)2>"),
+    ("add, norm, router, routing", r"add_norm_kernel<.*Behind\)2\b"),
     ("add, norm, quantise, b/a", r"add_norm_kernel"),
     ("argmax", r"argmax_kernel"),  # of an lm_head that is not W4A16
     ("GDN chunks (Triton)", r"_chunk_kernel|_scan_kernel"),

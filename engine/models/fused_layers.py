@@ -22,7 +22,7 @@ from engine.ops.attention import cuda as attention_cuda
 from engine.ops.attention.cuda_prefill import gate as attention_gate
 from engine.ops.gdn import cuda as gdn_cuda
 from engine.ops.linear.cuda import Packed, Scratch, pack, pack_gate_up, pack_w8a8, planes, project, swiglu
-from engine.ops.moe.cuda import Routing
+from engine.ops.moe.cuda import Routing, WeightedPairs
 from engine.ops.norm.cuda import Normed, add_norm, add_norm_route
 from engine.ops.rope.cuda import qk_norm_rope
 from engine.weights.types import DenseWeight, Fp8Weight, WeightError, fuse
@@ -56,8 +56,16 @@ class Stream:
 
     residual: Tensor
     """bf16 [tokens, hidden]; before the first norm, which looks them up, the token ids, int64 [tokens]."""
-    parts: Tensor | None = None
-    """fp32 [planes, tokens, hidden] that a sliced product left, their sum still to be added; None before the first."""
+    parts: Tensor | WeightedPairs | None = None
+    """What is still to be added; None before the first. Planes [planes, tokens, hidden], their sum: in fp32 of a sliced
+    product, one in bf16 of a library's. Or the pairs that a mixture leaves of more than 32 tokens.
+    """
+
+    @property
+    def planes(self) -> Tensor:
+        """The parts behind a mixer, which leaves no pairs."""
+        assert isinstance(self.parts, Tensor)
+        return self.parts
 
 
 def fp8(source: Source, *names: str) -> Fp8Weight:
@@ -106,8 +114,8 @@ class Norm:
 
     def add_and_route(self, stream: Stream, router: Tensor, top_k: int, arrived: Tensor) -> tuple[Normed, Routing]:
         """(x and logits, who goes to which expert), for up to 32 tokens."""
-        parts, residual = asked(stream.parts), stream.residual
-        normed, how = add_norm_route(parts, residual, self.scale, self.eps, router, top_k, arrived, dependent=True)
+        planes, residual = stream.planes, stream.residual
+        normed, how = add_norm_route(planes, residual, self.scale, self.eps, router, top_k, arrived, dependent=True)
         return self._moved(stream, normed), how
 
     @staticmethod

@@ -3,7 +3,8 @@
 add + norm + router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
 add + norm | router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
 
-A large prefill step unpacks all experts and multiplies by a library (ops/moe/cuda_prefill.py).
+Beyond 32 tokens the router is a library's product, the routing two launches, and the next norm multiplies by the
+weights. A large prefill step unpacks all experts and multiplies by a library (ops/moe/cuda_prefill.py).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ class SparseMoeBlock:
         """Told of each step's routing, for benches. Not while a graph is captured: a graph reuses its memory."""
 
     def __call__(self, norm: Norm, stream: Stream, space: Space) -> None:
-        """Leaves a plane per expert of a token, or one."""
+        """Leaves a plane per expert of a token, or one, or the pairs and their weights."""
         tokens, hidden = stream.residual.shape
-        routed, planes = tokens <= moe_cuda.MAX_ROUTED, asked(stream.parts).shape[0]
+        routed, planes = tokens <= moe_cuda.MAX_ROUTED, stream.planes.shape[0]
         if routed and moe_cuda.routes_in_norm(tokens, planes, self.router.shape[0] - 1, hidden):
             normed, how = norm.add_and_route(stream, self.router, self.top_k, space.arrived)
             x = asked(normed.out)
@@ -62,4 +63,4 @@ class SparseMoeBlock:
             stream.parts = moe_prefill.feed_forward(x, self.gate_up_proj, self.down_proj, how)
             return
         pairs = moe_cuda.swiglu(x, self.gate_up_proj, how, dependent=True)
-        stream.parts = moe_cuda.weighted_planes(pairs, self.down_proj, how, dependent=True)
+        stream.parts = moe_cuda.down(pairs, self.down_proj, how, dependent=True)

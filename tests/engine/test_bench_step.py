@@ -20,18 +20,18 @@ from engine.bench_step import FAMILIES, Family, Measured, by_family, family_of
         ),
         ("void engine::(anonymous namespace)::add_norm_kernel<4>(engine::NormArgs)", "add, norm, quantise, b/a"),
         (
-            "void engine::(anonymous namespace)::add_norm_kernel<(engine::(anonymous namespace)::Behind)1>"
+            "void engine::(anonymous namespace)::add_norm_kernel<(engine::(anonymous namespace)::Behind)0, 0>"
             "(engine::(anonymous namespace)::NormArgs)",
             "add, norm, quantise, b/a",
         ),
         (
-            "void engine::(anonymous namespace)::add_norm_kernel<(engine::(anonymous namespace)::Behind)2>"
+            "void engine::(anonymous namespace)::add_norm_kernel<(engine::(anonymous namespace)::Behind)2, 5>"
             "(engine::(anonymous namespace)::NormArgs)",
             "add, norm, router, routing",
         ),
         ("engine::(anonymous namespace)::w4a16_rows_kernel(unsigned char const*)", "weights to rows"),
         ("void engine::(anonymous namespace)::grouped_kernel<(engine::Output)0>(engine::GroupedArgs)", "experts"),
-        ("void engine::(anonymous namespace)::grouped_many_kernel<(engine::Output)1>(engine::GroupedArgs)", "experts"),
+        ("void engine::(anonymous namespace)::grouped_many_kernel<(engine::Output)2>(engine::GroupedArgs)", "experts"),
         (
             "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<"
             "cute::tuple<int, int, int>>, cutlass::gemm::collective::CollectiveMma<",

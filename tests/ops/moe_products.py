@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from engine.ops.moe import cuda, cuda_prefill
 from engine.weights.types import Nvfp4Weight, fuse
+from tests.ops.paired_norms import products
 from tests.ops.poison import relative_error
 from tests.ops.test_moe_grouping import logits_for
 
@@ -70,11 +71,22 @@ def swiglu_error(kind: str, tokens: int, experts: int, n: int, k: int, generator
     return relative_error(out, torch.stack(rows))
 
 
+def planes_of(made: Tensor | cuda.WeightedPairs, tokens: int) -> Tensor:
+    """What `cuda.down` leaves as fp32 [slots, tokens, n], each pair's output times its weight."""
+    return made if isinstance(made, Tensor) else products(made, tokens)
+
+
 def weighted_error(kind: str, tokens: int, experts: int, n: int, k: int, generator: torch.Generator) -> float:
     """The largest of a pair's row."""
     down, how = stack(experts, n, k, generator), routed(kind, tokens, experts, generator.device)
     x = normal(tokens * how.slots, k, generator)
-    planes = cuda.weighted_planes(x, pack(down), how)
+    made = cuda.down(x, pack(down), how)
+    if tokens > cuda.MAX_ROUTED:
+        assert isinstance(made, cuda.WeightedPairs)
+        assert made.values.dtype == torch.bfloat16
+        assert made.values.shape == (tokens * how.slots, n)
+        assert torch.equal(made.weights, how.weights)
+    planes = planes_of(made, tokens)
     assert planes.shape == (how.slots, tokens, n)
     matrices, rows = [matrix(w) for w in down], x.double().view(tokens, how.slots, k)
     weights = how.weights.double().view(tokens, how.slots)
@@ -97,7 +109,7 @@ def feed_forward_errors(
     ours = cuda_prefill.feed_forward(x, *packed, how)
     assert ours.shape == (1, tokens, hidden)
     assert ours.dtype == torch.float32
-    theirs = cuda.weighted_planes(cuda.swiglu(x, packed[0], how), packed[1], how).sum(0)
+    theirs = planes_of(cuda.down(cuda.swiglu(x, packed[0], how), packed[1], how), tokens).sum(0)
     exact = torch.zeros(tokens, hidden, dtype=torch.float64, device=generator.device)
     slots = torch.cat((how.ids, torch.full_like(how.ids[:, :1], experts)), 1)
     for e in range(experts + 1):

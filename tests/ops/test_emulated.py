@@ -20,6 +20,7 @@ from tests.ops.moe_products import (
     matrix,
     normal,
     pack,
+    planes_of,
     stack,
     swiglu_error,
     weighted_error,
@@ -151,10 +152,19 @@ SHAPES = [
 
 @pytest.mark.parametrize(("kind", "tokens", "n", "k"), SHAPES)
 @pytest.mark.parametrize(("max_shared_bytes", "blocks"), [(HOPPER, 3), (BLACKWELL, 5)])
+@pytest.mark.usefixtures("poison")
 def test_experts(emulated, generator, kind, tokens, n, k, max_shared_bytes, blocks):
     emulated("moe", max_shared_bytes, blocks)
     assert swiglu_error(kind, tokens, 8, n, k, generator) < SWIGLU_ERROR
     assert weighted_error(kind, tokens, 8, n, k, generator) < WEIGHTED_ERROR
+
+
+@pytest.mark.parametrize("tokens", range(33, 71))
+@pytest.mark.usefixtures("poison")
+def test_down_by_pair(emulated, generator, tokens):
+    """Entries of every length up to 64, so that in a group of eight any number of columns is written."""
+    emulated("moe", (HOPPER, BLACKWELL)[tokens % 2])
+    assert weighted_error(("random", "alike", "one")[tokens % 3], tokens, 8, 16, 256, generator) < WEIGHTED_ERROR
 
 
 def test_more_blocks_than_tiles(emulated, generator):
@@ -167,22 +177,23 @@ def test_an_expert_nobody_chose_is_not_read(emulated, generator):
     down = stack(8, 16, 256, generator)
     how = moe_cuda.routing(logits_for("alike", 3, 8, 1), 4)
     x = normal(3 * how.slots, 256, generator)
-    before = moe_cuda.weighted_planes(x, pack(down), how)
+    before = moe_cuda.down(x, pack(down), how)
     absent = next(e for e in range(8) if e not in how.ids[0].tolist())
     down[absent].row_scale.fill_(float("nan"))
-    assert torch.equal(moe_cuda.weighted_planes(x, pack(down), how), before)
+    assert torch.equal(moe_cuda.down(x, pack(down), how), before)
 
 
-def test_a_wrong_expert_is_seen(emulated, generator):
+@pytest.mark.parametrize("tokens", [5, 40])
+def test_a_wrong_expert_is_seen(emulated, generator, tokens):
     """The comparison is not blind: two experts of five swapped in the stack."""
     emulated("moe")
     down = stack(4, 16, 256, generator)
-    how = moe_cuda.routing(logits_for("random", 5, 4, 2), 4)
-    x = normal(5 * how.slots, 256, generator)
+    how = moe_cuda.routing(logits_for("random", tokens, 4, 2), 4)
+    x = normal(tokens * how.slots, 256, generator)
     swapped = pack([down[1], down[0], *down[2:]])
-    planes = moe_cuda.weighted_planes(x, swapped, how)
+    planes = planes_of(moe_cuda.down(x, swapped, how), tokens)
     first = how.ids[0].tolist().index(0)
-    expected = x.double().view(5, how.slots, 256)[0, first] @ matrix(down[0]).T * how.weights.double()[first]
+    expected = x.double().view(tokens, how.slots, 256)[0, first] @ matrix(down[0]).T * how.weights.double()[first]
     assert relative_error(planes[first, 0], expected) > 0.5
 
 

@@ -7,6 +7,7 @@ import torch
 
 from engine.kernels import library
 from engine.ops.moe import cuda, cuda_prefill
+from engine.ops.norm import cuda as norm_cuda
 from tests.ops.moe_products import (
     FEED_FORWARD_ERROR,
     ROUTES,
@@ -57,7 +58,7 @@ def test_swiglu(kind, tokens, n, k, cuda_generator):
 @pytest.mark.parametrize("tokens", SIZES)
 @pytest.mark.parametrize(("n", "k"), [(16, 256), (272, 512), (2048, 512)])
 @pytest.mark.usefixtures("poison")
-def test_weighted_planes(kind, tokens, n, k, cuda_generator):
+def test_down(kind, tokens, n, k, cuda_generator):
     assert weighted_error(kind, tokens, EXPERTS, n, k, cuda_generator) < WEIGHTED_ERROR
 
 
@@ -119,10 +120,10 @@ def test_an_expert_nobody_chose_is_not_read(cuda_generator):
     down = stack(EXPERTS, 256, 512, cuda_generator)
     how = cuda.routing(logits_for("alike", 5, EXPERTS, 1).cuda(), TOP_K)
     x = torch.randn(5 * how.slots, 512, device="cuda", generator=cuda_generator).bfloat16()
-    before = cuda.weighted_planes(x, pack(down), how)
+    before = cuda.down(x, pack(down), how)
     absent = next(e for e in range(EXPERTS) if e not in how.ids[0].tolist())
     down[absent].row_scale.fill_(float("nan"))
-    assert torch.equal(cuda.weighted_planes(x, pack(down), how), before)
+    assert torch.equal(cuda.down(x, pack(down), how), before)
 
 
 def test_a_token_does_not_depend_on_its_neighbours(cuda_generator):
@@ -133,12 +134,31 @@ def test_a_token_does_not_depend_on_its_neighbours(cuda_generator):
 
     def run(rows):
         how = cuda.routing(logits[rows].contiguous(), TOP_K)
-        return cuda.weighted_planes(cuda.swiglu(x[rows].contiguous(), gate_up, how), down, how)
+        return cuda.down(cuda.swiglu(x[rows].contiguous(), gate_up, how), down, how)
 
     together = run(slice(0, 32))
     for rows in (slice(0, 1), slice(7, 9), slice(20, 32)):
         error = relative_error(run(rows), together[:, rows].double())
         assert error < 1e-2  # sums are cut elsewhere: a last bit of fp32, and of bfloat16 behind it
+
+
+def test_a_norm_reads_the_weights_of_its_own_routing(cuda_generator):
+    """Which is not the launch before it. Layers with other weights in the same memory, one right behind the other."""
+    gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((256, 512), (256, 512), (512, 256)))
+    gate_up, down = pack_gate_up(gate, up), pack(down)
+    x, scale = normal(100, 512, cuda_generator), torch.ones(512, device="cuda")
+
+    def layer(logits, dependent):
+        how = cuda.routing(logits, TOP_K, dependent=dependent)
+        parts = cuda.down(cuda.swiglu(x, gate_up, how, dependent=dependent), down, how, dependent=dependent)
+        return norm_cuda.add_norm(parts, x, scale, 1e-6, dependent=dependent).out
+
+    layers = [logits_for("random", 100, EXPERTS, seed).cuda() for seed in range(4)]
+    expected = [layer(logits, dependent=False) for logits in layers]
+    torch.cuda.synchronize()
+    made = [layer(logits, dependent=True) for _ in range(50) for logits in layers]
+    for i, out in enumerate(made):
+        assert torch.equal(out, expected[i % len(layers)])
 
 
 def test_repeated_dependent_launches_in_a_graph_agree(cuda_generator):
@@ -149,10 +169,10 @@ def test_repeated_dependent_launches_in_a_graph_agree(cuda_generator):
 
     def chain():
         how = cuda.routing(logits, TOP_K, dependent=True)
-        return cuda.weighted_planes(cuda.swiglu(x, gate_up, how, dependent=True), down, how, dependent=True)
+        return cuda.down(cuda.swiglu(x, gate_up, how, dependent=True), down, how, dependent=True)
 
     how = cuda.routing(logits, TOP_K)
-    expected = cuda.weighted_planes(cuda.swiglu(x, gate_up, how), down, how)
+    expected = cuda.down(cuda.swiglu(x, gate_up, how), down, how)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         chain()

@@ -7,8 +7,10 @@ import torch
 
 from engine.ops import norm
 from engine.ops.linear.quantize import quantize_per_tensor
+from engine.ops.moe.cuda import WeightedPairs
 from engine.ops.norm import cuda
 from tests.ops.embedded_norms import compare
+from tests.ops.paired_norms import both, pairs_of, products, same
 from tests.ops.poison import relative_error
 
 pytestmark = pytest.mark.gpu
@@ -72,6 +74,38 @@ def test_rows_of_the_embedding(m, n, rows, quantised, cuda_generator):
 def test_rows_of_an_embedding_of_more_than_two_gib(cuda_generator):
     """The 27B's has 248320 x 5120 values: the last row's offset does not fit in 31 bits."""
     compare(3, 5120, 96, 248320, cuda_generator, quantised=True, ids=[248319, 209716, 0])
+
+
+@pytest.mark.parametrize("m", [1, 33, 70, 500])
+@pytest.mark.parametrize("n", [8, 264, 2048, 5120])
+@pytest.mark.parametrize("slots", [2, 3, 8, 9, 16])
+@pytest.mark.usefixtures("poison")
+def test_pairs(m, n, slots, cuda_generator):
+    """Bit for bit as of planes of the products: nothing is fused."""
+    pairs = pairs_of(m, n, slots, cuda_generator)
+    assert same(*both(pairs, products(pairs, m), cuda_generator, quantised=m % 2 == 0))
+
+
+def test_pairs_whose_offset_does_not_fit_in_31_bits(cuda_generator):
+    """The last tokens' of 26,300 with 16 slots of 5,120 columns."""
+    m, n, slots = 26300, 5120, 16
+    like = {"device": "cuda", "generator": cuda_generator}
+    pairs = WeightedPairs(torch.randn(m * slots, n, dtype=torch.bfloat16, **like), torch.rand(m * slots, **like))
+    residual, scale = torch.randn(m, n, dtype=torch.bfloat16, **like), torch.rand(n, **like) + 0.5
+    made = cuda.add_norm(pairs, residual, scale, EPS)
+    last = WeightedPairs(pairs.values[-3 * slots :], pairs.weights[-3 * slots :])
+    expected = cuda.add_norm(products(last, 3), residual[-3:], scale, EPS)
+    assert torch.equal(made.residual[-3:], expected.residual)
+    assert torch.equal(made.out[-3:], expected.out)
+
+
+@pytest.mark.parametrize("m", [1, 33, 500])
+@pytest.mark.parametrize("n", [8, 264, 2048, 5120])
+@pytest.mark.parametrize("quantised", [False, True])
+@pytest.mark.usefixtures("poison")
+def test_one_product_in_bf16(m, n, quantised, cuda_generator):
+    x = torch.randn(1, m, n, device="cuda", generator=cuda_generator).bfloat16()
+    assert same(*both(x, x.float(), cuda_generator, quantised=quantised))
 
 
 def test_ids_written_by_the_launch_before(cuda_generator):

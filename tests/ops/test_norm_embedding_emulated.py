@@ -41,11 +41,11 @@ def test_the_first_and_the_last_row_and_one_row_for_all(generator):
 def test_ids_and_planes_together_are_refused(generator):
     table, scale = torch.randn(9, 64, generator=generator).bfloat16(), torch.ones(64)
     ids = torch.zeros(2, dtype=torch.int64)
-    with pytest.raises(ValueError, match="found token ids and planes; expected one of them"):
+    with pytest.raises(ValueError, match="found token ids and x; expected one of them"):
         add_norm(torch.zeros(1, 9, 64), table, scale, 1e-6, token_ids=ids)
     for wrong in (ids.int(), ids[None], torch.zeros(4, dtype=torch.int64)[::2]):
         with pytest.raises(ValueError, match=r"expected contiguous int64 \[m\]"):
             add_norm(None, table, scale, 1e-6, token_ids=wrong)
     nothing = [None] * 9
     with pytest.raises(KernelError, match="returned CUDA error 1"):
-        library.call("engine_add_norm", table.device, None, table, ids, *nothing, 2, 64, 1, 0, 1e-6, 0)
+        library.call("engine_add_norm", table.device, *[None] * 3, table, ids, *nothing, 2, 64, 1, 0, 1e-6, 0)

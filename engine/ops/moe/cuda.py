@@ -7,6 +7,7 @@ chosen by every token at its last slot with the weight sigmoid(gate). Nothing he
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import torch
 from torch import Tensor
@@ -31,6 +32,17 @@ CHUNK_US = 0.75
 L2_BYTES_PER_US = 5.5e6
 ROUTER_LAUNCH_US = 6.0
 """What a launch of the router costs beside the norm's. An estimate, not measured."""
+
+
+class Output(IntEnum):
+    """What a product of the chosen experts leaves; the values are grouped.cuh's."""
+
+    SWIGLU = 0
+    """bf16 [pairs, n / 2]."""
+    WEIGHTED = 1
+    """fp32 [slots, tokens, n], rounded to bf16 and then times the pair's weight. Up to 32 tokens."""
+    PAIR = 2
+    """bf16 [pairs, n]. Beyond."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +82,16 @@ class Routing:
     def tensors(self) -> tuple[Tensor, ...]:
         """In the order of the C functions' outputs, those of all routings."""
         return self.entries, self.count, self.pairs, self.weights, self.ids
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightedPairs:
+    """What a token's experts leave of it: the sum over its slots, in their order, of value times weight in fp32."""
+
+    values: Tensor
+    """bf16 [tokens · slots, n], by pair."""
+    weights: Tensor
+    """fp32 [tokens · slots], by pair."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -200,26 +222,31 @@ def routing_of_many(logits: Tensor, top_k: int, *, dependent: bool = False) -> R
 def swiglu(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor:
     """x bf16 [tokens, k] -> silu(gate) · up of each pair, bf16 [tokens · slots, n / 2]."""
     out = x.new_empty(how.tokens * how.slots, experts.rows // 2)
-    _run(x, experts, how, out, 0, dependent)
+    _run(x, experts, how, out, Output.SWIGLU, dependent)
     return out
 
 
-def weighted_planes(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor:
-    """x bf16 [tokens · slots, k] -> fp32 [slots, tokens, n]: each pair's output in bf16 times its weight.
+def down(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor | WeightedPairs:
+    """x bf16 [tokens · slots, k] -> the feed-forward's output, as `norm.cuda.add_norm` adds it up to the same bits.
 
-    Their sum over slots is the feed-forward's output: what `norm.cuda.add_norm` adds up.
+    Up to 32 tokens fp32 [slots, tokens, n]: each pair's output in bf16 times its weight. Beyond, where bytes are what
+    counts, the output itself and the weights.
     """
-    out = x.new_empty(how.slots, how.tokens, experts.rows, dtype=torch.float32)
-    _run(x, experts, how, out, 1, dependent)
-    return out
+    if how.tokens <= MAX_ROUTED:
+        planes = x.new_empty(how.slots, how.tokens, experts.rows, dtype=torch.float32)
+        _run(x, experts, how, planes, Output.WEIGHTED, dependent)
+        return planes
+    pairs = x.new_empty(how.tokens * how.slots, experts.rows)
+    _run(x, experts, how, pairs, Output.PAIR, dependent)
+    return WeightedPairs(pairs, how.weights)
 
 
-def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: int, dependent: bool) -> None:
+def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: Output, dependent: bool) -> None:
     n, k = experts.shape
     if x.dtype != torch.bfloat16 or not x.is_contiguous() or x.shape[1] != k:
         raise ValueError(f"moe: found x {x.dtype} {list(x.shape)}; expected contiguous bfloat16 with {k} columns")
     blocks = machine(x.device).multiprocessors
     tensors = (experts.units, experts.row_scale, x, out, how.entries, how.count, how.pairs, how.weights)
-    sizes = (how.tokens, how.slots, n, k, output, blocks, int(dependent))
+    sizes = (how.tokens, how.slots, n, k, int(output), blocks, int(dependent))
     name = "engine_moe_grouped" if how.tokens <= MAX_ROUTED else "engine_moe_grouped_many"
     library.call(name, x.device, *tensors, *sizes)

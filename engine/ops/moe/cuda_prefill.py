@@ -2,7 +2,7 @@
 
     rows of gate_up | x by pair | product | SwiGLU | rows of down | product | weighted sum of a token's pairs
 
-Contract and roundings are those of `cuda.swiglu` and `cuda.weighted_planes`; in addition each weight is rounded to
+Contract and roundings are those of `cuda.swiglu` and `cuda.down`; in addition each weight is rounded to
 bfloat16 with its row scale, as in every library product (ops/linear). Nothing here waits for the device.
 """
 

@@ -16,7 +16,8 @@
 //            tile 1   unit     unit                   an x operand read serves both tiles (sm_121: one tile)
 //
 // Bytes read: an expert's weights once per entry, n * k * 9 / 16; x of a pair once per task. No sums are shared, so nothing
-// depends on which block did what.
+// depends on which block did what. `down` leaves bf16 by pair, half of the bytes of a decoding step's planes; the next norm
+// multiplies by the pairs' weights and adds up (ops/norm), so this kernel does not read them.
 //
 // Rejected: torch's sort, scatter and searchsorted (62 launches a layer; 10 % of a prefill of 1024 tokens); entries of 8
 // pairs (the weights are unpacked for each, and each of their tiles reads x from the L1 again).
@@ -124,17 +125,15 @@ struct Turn {
     }
 };
 
-// What becomes of the sums of a group's two pairs of this lane. pair, weight: of the entry's pairs lane and 32 + lane, which
-// were loaded when its task began: read here, they would be two trips to the L2 for every group, with nothing beside them.
+// What becomes of the sums of a group's two pairs of this lane. pair: the entry's pairs lane and 32 + lane, which were loaded
+// when its task began: read here, they would be a trip to the L2 for every group, with nothing beside it.
 template <Output O>
-__device__ __forceinline__ Columns<O> columns_known(const GroupedArgs& args, const int (&pair)[MANY_PAIRS / 32], const float (&weight)[MANY_PAIRS / 32],
-                                                    int group, int count, int lane) {
+__device__ __forceinline__ Columns<O> columns_known(const GroupedArgs& args, const int (&pair)[MANY_PAIRS / 32], int group, int count, int lane) {
     Columns<O> columns;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const int column = group * TOKENS + lane % 4 * 2 + j;
         const int p = __shfl_sync(~0u, pair[group * TOKENS / 32], column % 32);
-        columns.weight[j] = O == Output::WEIGHTED ? __shfl_sync(~0u, weight[group * TOKENS / 32], column % 32) : 0.f;
         columns.out[j] = column >= count ? -1 : out_offset<O>(args, p);
     }
     return columns;
@@ -206,7 +205,7 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
     auto entry_of = [&](int task) { return __ldcg(args.entries + (count - 1 - task / tasks_each)); };
 
     if (warp == MANY_WARPS) {   // gathers x
-        if constexpr (O != Output::SWIGLU) {
+        if constexpr (O == Output::PAIR) {
             let_next_kernel_start();
             wait_for_previous_kernel();
         }
@@ -262,25 +261,21 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
         open_task();
         for (int i = 0; i < MANY_DEPTH; i++) fetch(i);
     }
-    if constexpr (O != Output::SWIGLU) {
+    if constexpr (O == Output::PAIR) {
         let_next_kernel_start();
         wait_for_previous_kernel();
     }
 
     Turn turn, x_turn;
     // `down`, whose tasks are short, asks for an entry one task ahead; gate_up has no registers for it.
-    constexpr bool AHEAD = O != Output::SWIGLU;
+    constexpr bool AHEAD = O == Output::PAIR;
     int4 upcoming = AHEAD && blockIdx.x < tasks ? entry_of(blockIdx.x) : int4{};
     for (int task = blockIdx.x; task < tasks; task += gridDim.x) {
         const int4 entry = AHEAD ? upcoming : entry_of(task);
         if (AHEAD && task + int(gridDim.x) < tasks) upcoming = entry_of(task + gridDim.x);
         int pair[MANY_PAIRS / 32];
-        float weight[MANY_PAIRS / 32] = {};
 #pragma unroll
-        for (int i = 0; i < MANY_PAIRS / 32; i++) {
-            pair[i] = __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1));
-            if constexpr (O == Output::WEIGHTED) weight[i] = __ldcg(args.weights + pair[i]);
-        }
+        for (int i = 0; i < MANY_PAIRS / 32; i++) pair[i] = __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1));
         const int tile = tile_of(task), tiles = min(tiles_each - tile, MANY_TILES);
         // Through a reduction, so that the compiler knows it to be the same in all lanes.
         const int groups = int(__reduce_max_sync(~0u, unsigned(entry.z + TOKENS - 1) / TOKENS));
@@ -309,7 +304,7 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
 #pragma unroll
         for (int group = 0; group < MANY_GROUPS; group++) {
             if (group >= groups) break;
-            const Columns<O> columns = columns_known<O>(args, pair, weight, group, entry.z, lane);
+            const Columns<O> columns = columns_known<O>(args, pair, group, entry.z, lane);
 #pragma unroll
             for (int t = 0; t < MANY_TILES; t++) {
                 const float (&s)[LANE_SUMS] = sums[t][group];
@@ -344,7 +339,7 @@ extern "C" int engine_moe_route_many(const void* logits, void* entries, int* ent
     return launch(route_layout_kernel, grid, chunk.least_threads(), 0, true, stream, args);
 }
 
-// As engine_moe_grouped, of entries of up to 64 pairs.
+// As engine_moe_grouped, of entries of up to 64 pairs; `down` as PAIR, and `weights` is not read.
 extern "C" int engine_moe_grouped_many(const void* weight, const float* row_scale, const void* x, void* out, const void* entries,
                                        const int* entry_count, const int* pairs, const float* weights, int m, int slots, int n, int k,
                                        int output, int blocks, int dependent, void* stream) {
@@ -354,7 +349,6 @@ extern "C" int engine_moe_grouped_many(const void* weight, const float* row_scal
     if (!args.valid() || blocks < 1) return cudaErrorInvalidValue;
     switch (Output(output)) {
         case Output::SWIGLU: return launch_many<Output::SWIGLU>(args, blocks, dependent, stream);
-        case Output::WEIGHTED: return launch_many<Output::WEIGHTED>(args, blocks, dependent, stream);
         case Output::PAIR: return launch_many<Output::PAIR>(args, blocks, dependent, stream);
     }
     return cudaErrorInvalidValue;

@@ -1,7 +1,7 @@
 """Residual add, zero-centred RMSNorm, static E4M3 quantisation and a small bf16 product of the result: one launch.
 
-The form that decoding needs of `add_rms_norm`: x arrives as the fp32 planes of a sliced product. `dependent` starts the
-kernel while its predecessor drains.
+The forms of `add_rms_norm` that a step needs: x arrives as the fp32 planes of a sliced product, in bf16 from a
+library's, or by pair from a mixture's experts. `dependent` starts the kernel while its predecessor drains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels import library
-from engine.ops.moe.cuda import MAX_EXPERTS, MAX_ROUTED, MAX_SLOTS, Routing, unset_routing
+from engine.ops.moe.cuda import MAX_EXPERTS, MAX_ROUTED, MAX_SLOTS, Routing, WeightedPairs, unset_routing
 
 MAX_WIDTH = 5120
 
@@ -22,7 +22,7 @@ class Normed:
     """What was asked for; None otherwise."""
 
     residual: Tensor | None
-    """bf16 [m, n]: residual + x, or rows of the embedding. None without planes and ids: then it is the argument."""
+    """bf16 [m, n]: residual + x, or rows of the embedding. None without x and ids: then it is the argument."""
     out: Tensor | None
     """bf16 [m, n]."""
     quantised: Tensor | None
@@ -32,7 +32,7 @@ class Normed:
 
 
 def add_norm(
-    planes: Tensor | None,
+    x: Tensor | WeightedPairs | None,
     residual: Tensor,
     scale: Tensor,
     eps: float,
@@ -44,23 +44,33 @@ def add_norm(
     fed_ids: Tensor | None = None,
     dependent: bool = False,
 ) -> Normed:
-    """planes fp32 [slices, m, n] or None, residual bf16 [m, n], scale fp32 [n] (1 + weight).
+    """residual bf16 [m, n], scale fp32 [n] (1 + weight).
+
+    x: fp32 planes [slices, m, n], whose sum it is; or bf16 [1, m, n]; or the pairs of m tokens; None: nothing is added.
 
     token_ids int64 [m], read after the predecessor has ended: `residual` is then the embedding, bf16 [vocab_size, n],
-    and its rows of these ids are normed. No planes then; an id outside of the embedding is not noticed here. A negative
+    and its rows of these ids are normed. No x then; an id outside of the embedding is not noticed here. A negative
     one, -1 - r, stands for fed_ids[r], int64: an id that the step before leaves on the device.
-    input_scale fp32 []: quantise too. small_weight bf16 [rows, n]: multiply too. ValueError for other shapes or dtypes.
+    input_scale fp32 []: quantise too. small_weight bf16 [rows, n]: multiply too, not with x in bf16. ValueError for
+    other shapes or dtypes.
     """
-    m, n, slices = _sizes(planes, residual, scale, token_ids)
+    m, n = _sizes(residual, scale, token_ids)
+    if x is not None and token_ids is not None:
+        raise ValueError("add_norm: found token ids and x; expected one of them")
+    planes, pairs, weights, slices = _parts(x, m, n)
     rows = 0 if small_weight is None else small_weight.shape[0]
+    if pairs is not None and rows:
+        raise ValueError(f"add_norm: found x in bf16 and a small product of {rows} rows; expected planes in fp32 there")
     result = Normed(
-        residual=None if planes is None and token_ids is None else residual.new_empty(m, n),
+        residual=None if x is None and token_ids is None else residual.new_empty(m, n),
         out=residual.new_empty(m, n) if want_out else None,
         quantised=None if input_scale is None else residual.new_empty(m, n, dtype=torch.float8_e4m3fn),
         small=residual.new_empty(m, rows) if rows else None,
     )
     tensors = (
         planes,
+        pairs,
+        weights,
         residual,
         token_ids,
         fed_ids,
@@ -92,7 +102,10 @@ def add_norm_route(
     m at most 32 tokens; router bf16 [experts + 1, n], the last row the shared expert's gate; arrived int32 [1], zero
     before and after: one launch at a time may use it. ValueError for other shapes or dtypes.
     """
-    m, n, slices = _sizes(planes, residual, scale)
+    m, n = _sizes(residual, scale)
+    planes, pairs, _, slices = _parts(planes, m, n)
+    if pairs is not None:
+        raise ValueError("add_norm_route: found x in bf16; expected planes in fp32")
     experts = router.shape[0] - 1
     if m > MAX_ROUTED or experts > MAX_EXPERTS or top_k >= MAX_SLOTS:
         raise ValueError(
@@ -117,26 +130,44 @@ def add_norm_route(
     return normed, made
 
 
-def _sizes(
-    planes: Tensor | None, residual: Tensor, scale: Tensor, token_ids: Tensor | None = None
-) -> tuple[int, int, int]:
-    """(m, n, slices)."""
+def _sizes(residual: Tensor, scale: Tensor, token_ids: Tensor | None = None) -> tuple[int, int]:
+    """(m, n)."""
     m, n = residual.shape
     if token_ids is not None:
         if token_ids.dtype != torch.int64 or token_ids.dim() != 1 or not token_ids.is_contiguous():
             raise ValueError(
                 f"add_norm: found token ids {token_ids.dtype} {list(token_ids.shape)}; expected contiguous int64 [m]"
             )
-        if planes is not None:
-            raise ValueError("add_norm: found token ids and planes; expected one of them")
         m = token_ids.shape[0]
-    if n % 8 or n > MAX_WIDTH or (planes is not None and planes.shape[1:] != (m, n)):
-        found = None if planes is None else list(planes.shape)
-        raise ValueError(
-            f"add_norm: found residual {[m, n]}, planes {found}; expected n a multiple of 8, at most {MAX_WIDTH}"
-        )
+    if n % 8 or n > MAX_WIDTH:
+        raise ValueError(f"add_norm: found residual {[m, n]}; expected n a multiple of 8, at most {MAX_WIDTH}")
     if residual.dtype != torch.bfloat16 or scale.dtype != torch.float32 or scale.shape != (n,):
         raise ValueError(
             f"add_norm: found {residual.dtype}, scale {scale.dtype} {list(scale.shape)}; expected bf16, fp32 [{n}]"
         )
-    return m, n, 0 if planes is None else planes.shape[0]
+    return m, n
+
+
+def _parts(x: Tensor | WeightedPairs | None, m: int, n: int) -> tuple[Tensor | None, Tensor | None, Tensor | None, int]:
+    """(planes, pairs, their weights, how many of the one or of the other a token has)."""
+    if x is None:
+        return None, None, None, 0
+    if isinstance(x, WeightedPairs):
+        slots = x.weights.numel() // m
+        for name, tensor, dtype, shape in (
+            ("pairs", x.values, torch.bfloat16, (m * slots, n)),
+            ("weights", x.weights, torch.float32, (m * slots,)),
+        ):
+            if tensor.dtype != dtype or tensor.shape != shape or not tensor.is_contiguous():
+                raise ValueError(
+                    f"add_norm: found {name} {tensor.dtype} {list(tensor.shape)}; expected contiguous {dtype} "
+                    f"{list(shape)}"
+                )
+        return None, x.values, x.weights, slots
+    fits = x.dim() == 3 and x.shape[1:] == (m, n) and x.is_contiguous()
+    if not fits or not (x.dtype == torch.float32 or (x.dtype == torch.bfloat16 and x.shape[0] == 1)):
+        raise ValueError(
+            f"add_norm: found planes {x.dtype} {list(x.shape)}; expected contiguous fp32 [slices, {m}, {n}] or bf16 "
+            f"[1, {m}, {n}]"
+        )
+    return (x, None, None, x.shape[0]) if x.dtype == torch.float32 else (None, x, None, 1)

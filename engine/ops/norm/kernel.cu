@@ -1,10 +1,16 @@
 // Residual add + zero-centred RMSNorm + static E4M3 quantisation of each token, and the small bf16 product behind it.
 //
-//   x = bf16(sum of the fp32 planes a sliced product left);  residual = bf16(residual + x), or a row of the embedding
+//   x = bf16(sum of the fp32 planes a sliced product left, or of a token's bf16 pairs, each times its weight)
+//   residual = bf16(residual + x), or a row of the embedding
 //   y = bf16(residual * rsqrt(mean(residual^2) + eps) * scale);  quantised = e4m3(y / input_scale);  small = w . y
 //
-// Bytes per token: slices * 4n + 2n read, 2n to 5n written: nothing. What counts is latency, so the row is in registers
-// (8 columns a thread) and everything that no kernel writes is loaded before the predecessor has finished.
+// Bytes per token: slices * 4n (pairs: slots * 2n) + 2n read, 2n to 5n written: nothing, for the few of a decoding step. What
+// counts is latency, so the row is in registers (8 columns a thread) and everything that no kernel writes is loaded before the
+// predecessor has finished.
+//
+// Pairs are what many tokens' experts leave (ops/moe/many.cu), and one pair a token without a weight what a library's FP8
+// product leaves. A pair's weight is multiplied in here, not fused with the addition: to the bit what planes of the products
+// add up to, of which the mixture's nine would be twice the bytes, written and read.
 //
 // `small` is in_proj_b and in_proj_a of a Gated DeltaNet layer (96 rows of 5120), or a router with the shared expert's gate
 // (257 rows of 2048): too few for a launch of their own. Each
@@ -32,6 +38,7 @@ constexpr int MAX_WARPS = 20;       // n <= 5120
 // are bound by memory and want warps more than loads in flight: the norms of four layers of the 27B at 16,384 tokens take
 // 3.4 ms with five and 2.5 with one (results/h200/bench/20261130-209203f-prefill-4-layers.txt, and -60614b8-).
 constexpr int FEW_PLANES = 5, MANY_PLANES = 1, FEW_TOKENS = 32;
+constexpr int PAIRS = 0;            // in place of planes in flight: there are none, x is bf16 by pair
 constexpr int ROUTE_WARPS = 16;     // of a block that may have to route, at least where there are as many tokens
 
 struct NormArgs {
@@ -46,15 +53,40 @@ struct NormArgs {
     const float* input_scale;   // []; of quantised
     const bf16* small_weight;   // [small_rows][n]
     bf16* small_out;            // [m][small_rows]
-    int m, n, slices, small_rows, part_rows;   // part_rows: of small_weight, per block
+    int m, n, slices, small_rows, part_rows;   // slices: planes, or pairs of a token; part_rows: of small_weight, per block
     float eps;
     RouteArgs route;            // of small_out
     int* arrived;               // blocks that have written their logits: zero before and after
+    const bf16* pairs;          // [m][slices][n], in place of planes
+    const float* pair_weights;  // [m][slices]; null: 1
 };
 
 __host__ __device__ constexpr int warps_of(int columns) { return (columns + 32 * COLUMNS - 1) / (32 * COLUMNS); }
 
 enum class Behind : int { NOTHING, SMALL, ROUTE };   // the norm; ROUTE: SMALL, and then the routing
+
+// x += the token's pairs times their weights, slot after slot; never fused, as planes of the products would be added.
+//
+// The weights are not of the launch before, as the pairs are, but of one before that. The wait covers them all the same:
+// `down` has ended, so it has waited for gate_up, which has waited for the routing's second launch, which has waited for the
+// first, their writer. No kernel between may do without its wait, not even one that reads nothing of the kernel before it.
+__device__ __forceinline__ void add_pairs(const NormArgs& args, int token, int column, float (&x)[COLUMNS]) {
+    const size_t first = size_t(token) * args.slices;
+    const bf16* rows = args.pairs + first * args.n + column;
+    const float* weights = args.pair_weights ? args.pair_weights + first : nullptr;
+#pragma unroll 4
+    for (int slot = 0; slot < args.slices; slot++, rows += args.n) {
+        const uint4 loaded = __ldcg(reinterpret_cast<const uint4*>(rows));
+        const float weight = weights ? weights[slot] : 1.f;
+        const uint32_t word[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 value = unpack_bf16(word[i]);
+            x[2 * i] = __fadd_rn(x[2 * i], __fmul_rn(value.x, weight));
+            x[2 * i + 1] = __fadd_rn(x[2 * i + 1], __fmul_rn(value.y, weight));
+        }
+    }
+}
 
 // Grid: m x parts; the first part of a token writes y and the residual.
 template <Behind B, int PLANES>
@@ -97,20 +129,24 @@ __global__ void __launch_bounds__(MAX_WARPS * 32, B == Behind::ROUTE) add_norm_k
         // Asked for together with the first planes: it would be one more trip to the L2 behind them.
         const uint4 words = *reinterpret_cast<const uint4*>(args.residual_in + size_t(row) * args.n + column);
         float x[COLUMNS] = {};
-        const size_t plane = size_t(args.m) * args.n;
+        if constexpr (PLANES == PAIRS) {
+            add_pairs(args, token, column, x);
+        } else {
+            const size_t plane = size_t(args.m) * args.n;
 #pragma unroll(PLANES == 1 ? 4 : 1)
-        for (int first = 0; first < args.slices; first += PLANES) {
-            float4 low[PLANES], high[PLANES];
+            for (int first = 0; first < args.slices; first += PLANES) {
+                float4 low[PLANES], high[PLANES];
 #pragma unroll
-            for (int s = 0; s < PLANES; s++) {
-                const float4* source = reinterpret_cast<const float4*>(args.planes + (first + s) * plane + offset);
-                if (first + s < args.slices) low[s] = source[0], high[s] = source[1];
-            }
+                for (int s = 0; s < PLANES; s++) {
+                    const float4* source = reinterpret_cast<const float4*>(args.planes + (first + s) * plane + offset);
+                    if (first + s < args.slices) low[s] = source[0], high[s] = source[1];
+                }
 #pragma unroll
-            for (int s = 0; s < PLANES; s++) {
-                if (first + s >= args.slices) break;
-                x[0] += low[s].x, x[1] += low[s].y, x[2] += low[s].z, x[3] += low[s].w;
-                x[4] += high[s].x, x[5] += high[s].y, x[6] += high[s].z, x[7] += high[s].w;
+                for (int s = 0; s < PLANES; s++) {
+                    if (first + s >= args.slices) break;
+                    x[0] += low[s].x, x[1] += low[s].y, x[2] += low[s].z, x[3] += low[s].w;
+                    x[4] += high[s].x, x[5] += high[s].y, x[6] += high[s].z, x[7] += high[s].w;
+                }
             }
         }
         const uint32_t word[4] = {words.x, words.y, words.z, words.w};
@@ -196,6 +232,8 @@ cudaError_t launch_norm(NormArgs args, int threads, bool dependent, void* stream
     if (args.part_rows > MAX_PART_ROWS) return cudaErrorInvalidValue;
     const int grid_y = args.small_rows ? (args.small_rows + args.part_rows - 1) / args.part_rows : 1;
     const dim3 grid(args.m, grid_y);
+    if constexpr (B == Behind::NOTHING)
+        if (args.pairs) return launch(add_norm_kernel<B, PAIRS>, grid, threads, 0, dependent, stream, args);
     if (args.m <= FEW_TOKENS) return launch(add_norm_kernel<B, FEW_PLANES>, grid, threads, 0, dependent, stream, args);
     if constexpr (B == Behind::ROUTE) return cudaErrorInvalidValue;
     else return launch(add_norm_kernel<B, MANY_PLANES>, grid, threads, 0, dependent, stream, args);
@@ -203,22 +241,23 @@ cudaError_t launch_norm(NormArgs args, int threads, bool dependent, void* stream
 
 bool valid(const NormArgs& args) {
     return args.m >= 1 && args.n >= COLUMNS && args.n % COLUMNS == 0 && args.n <= MAX_WARPS * 32 * COLUMNS && args.slices >= 0 &&
-           !(args.token_ids && args.slices) && args.small_rows >= 0 && (args.small_rows == 0 || args.residual_in != args.residual_out);
+           !(args.token_ids && args.slices) && !(args.pairs && (args.planes || args.small_rows)) && args.small_rows >= 0 && (args.small_rows == 0 || args.residual_in != args.residual_out);
 }
 
 }  // namespace
 }  // namespace engine
 
-// slices 0: no addition, planes unused. token_ids (then slices 0): residual_in is the embedding, residual_out its rows, or
+// slices 0: no addition, planes unused. pairs: in place of planes, `slices` of a token; pair_weights may be null: all 1; no small
+// product then. token_ids (then slices 0): residual_in is the embedding, residual_out its rows, or
 // null; fed_ids may be null where no id is negative. small_rows 0: no small product. In place only without a small product: its
 // blocks read the residual that the first one writes. cudaErrorInvalidValue for a shape outside the contract.
-extern "C" int engine_add_norm(const float* planes, const void* residual_in, const int64_t* token_ids, const int64_t* fed_ids,
+extern "C" int engine_add_norm(const float* planes, const void* pairs, const float* pair_weights, const void* residual_in, const int64_t* token_ids, const int64_t* fed_ids,
                                void* residual_out, const float* scale, void* out, void* quantised, const float* input_scale, const void* small_weight, void* small_out, int m,
                                int n, int slices, int small_rows, float eps, int dependent, void* stream) {
     using namespace engine;
     const NormArgs args{planes, static_cast<const bf16*>(residual_in), token_ids, fed_ids, static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
                         static_cast<uint8_t*>(quantised), input_scale, static_cast<const bf16*>(small_weight), static_cast<bf16*>(small_out),
-                        m, n, slices, small_rows, 0, eps, {}, nullptr};
+                        m, n, slices, small_rows, 0, eps, {}, nullptr, static_cast<const bf16*>(pairs), pair_weights};
     if (!valid(args)) return cudaErrorInvalidValue;
     if (small_rows == 0) return launch_norm<Behind::NOTHING>(args, warps_of(n) * 32, dependent, stream);
     return launch_norm<Behind::SMALL>(args, warps_of(n) * 32, dependent, stream);
@@ -234,7 +273,7 @@ extern "C" int engine_add_norm_route(const float* planes, const void* residual_i
     const RouteArgs route{static_cast<const bf16*>(logits), static_cast<int4*>(entries), entry_count, pairs, weights, ids, m, experts, slots};
     const NormArgs args{planes, static_cast<const bf16*>(residual_in), nullptr, nullptr, static_cast<bf16*>(residual_out), scale, static_cast<bf16*>(out),
                         nullptr, nullptr, static_cast<const bf16*>(router), static_cast<bf16*>(logits),
-                        m, n, slices, experts + 1, 0, eps, route, arrived};
+                        m, n, slices, experts + 1, 0, eps, route, arrived, nullptr, nullptr};
     if (!route.valid() || !valid(args)) return cudaErrorInvalidValue;
     int threads = 32 * (m < ROUTE_WARPS ? m : ROUTE_WARPS);
     threads = threads > warps_of(n) * 32 ? threads : warps_of(n) * 32;

@@ -130,6 +130,10 @@ def moe_grouped(
     assert dependent
     assert blocks > 0
     assert pairs.shape == (tokens * slots,)
+    assert output in (
+        moe_cuda.Output.SWIGLU,
+        moe_cuda.Output.WEIGHTED if most == moe_cuda.ENTRY_PAIRS else moe_cuda.Output.PAIR,
+    )
     tiles = n // 16
     out.fill_(float("nan"))
     for expert, first, length, _ in entries[: int(count)].tolist():
@@ -137,11 +141,15 @@ def moe_grouped(
         mine = pairs[first : first + length].long()
         weight = four_bit(units[expert * tiles : (expert + 1) * tiles], row_scale[expert * n : (expert + 1) * n])
         assert weight.shape == (n, k)
-        y = (x[mine // slots if output == 0 else mine].float() @ weight.T).bfloat16()
-        if output == 0:
-            out[mine] = _swiglu(y)
-        else:
-            out[mine % slots, mine // slots] = y.float() * weights[mine][:, None]
+        by_token = output == moe_cuda.Output.SWIGLU
+        y = (x[mine // slots if by_token else mine].float() @ weight.T).bfloat16()
+        match output:
+            case moe_cuda.Output.SWIGLU:
+                out[mine] = _swiglu(y)
+            case moe_cuda.Output.WEIGHTED:
+                out[mine % slots, mine // slots] = y.float() * weights[mine][:, None]
+            case moe_cuda.Output.PAIR:
+                out[mine] = y
 
 
 def moe_router(x, router, logits, entries, count, pairs, weights, ids, arrived, tokens, n, experts, slots, dependent):
@@ -198,7 +206,7 @@ def mm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype = torch.bfloat16) -> Tens
 
 
 def add_norm(
-    planes: Tensor | None,
+    x: Tensor | moe_cuda.WeightedPairs | None,
     residual: Tensor,
     scale: Tensor,
     eps: float,
@@ -210,16 +218,24 @@ def add_norm(
     fed_ids: Tensor | None = None,
     dependent: bool,
 ) -> Normed:
-    assert dependent == (planes is not None), "only the first norm of a step follows what writes the step's inputs"
-    assert (token_ids is None) == (planes is not None), "it alone looks rows of the embedding up"
+    assert dependent == (x is not None), "only the first norm of a step follows what writes the step's inputs"
+    assert (token_ids is None) == (x is not None), "it alone looks rows of the embedding up"
     if token_ids is not None and bool((token_ids < 0).any()):
         assert fed_ids is not None
         token_ids = torch.where(token_ids < 0, fed_ids[(-1 - token_ids).clamp_min(0)], token_ids)
     before = residual if token_ids is None else F.embedding(token_ids, residual)
-    added = before if planes is None else before + planes.sum(0).bfloat16()
+    if isinstance(x, moe_cuda.WeightedPairs):
+        assert before.shape[0] > moe_cuda.MAX_ROUTED
+        assert x.values.dtype == torch.bfloat16
+        weighted = x.values.float() * x.weights[:, None]
+        x = weighted.view(before.shape[0], -1, before.shape[1]).transpose(0, 1)
+    elif x is not None and x.dtype == torch.bfloat16:
+        assert x.shape == (1, *before.shape)
+        assert small_weight is None
+    added = before if x is None else before + x.float().sum(0).bfloat16()
     out = norm.rms_norm(added, scale, eps)
     return Normed(
-        residual=None if planes is None and token_ids is None else added,
+        residual=None if x is None and token_ids is None else added,
         out=out if want_out else None,
         quantised=None if input_scale is None else e4m3(out, input_scale),
         small=None if small_weight is None else F.linear(out.float(), small_weight.float()).bfloat16(),
