@@ -174,7 +174,10 @@ def project_argmax(
 
 
 def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
-    """The same product as fp32 [parts, m, n] whose sum over parts it is: what `norm.cuda.add_norm` reads."""
+    """The same product as [parts, m, n] whose sum over parts it is: what `norm.cuda.add_norm` reads.
+
+    In fp32, but beyond 32 tokens of a W8A8 weight as the library rounds it: one part in bf16.
+    """
     out: Tensor
     few = x.shape[0] <= MAX_TOKENS
     if isinstance(weight, W4A16):
@@ -183,7 +186,7 @@ def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
         out = w4a16_partial(x, weight.units, weight.row_scale, dependent=True)
         return out
     if not few:
-        return project(x, weight, scratch).float()[None]
+        return project(x, weight, scratch)[None]
     x, token_scale = _e4m3(x, weight)
     out = w8a8_partial(x, weight.units, weight.row_scale, dependent=True)
     return out if token_scale is None else out.mul_(token_scale)

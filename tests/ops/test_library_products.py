@@ -1,0 +1,52 @@
+"""Products of more than 32 tokens on torch stand-ins for their kernels: what a norm is given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine.ops.linear import cuda
+from engine.weights.types import Fp8Weight, Nvfp4Weight
+from tests.engine.models import kernels_on_cpu
+
+CPU = torch.device("cpu")
+N, K = 48, 256
+
+
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch):
+    kernels_on_cpu.install(monkeypatch)
+
+
+@pytest.fixture
+def scratch():
+    return cuda.Scratch(2 * N * K, CPU)
+
+
+def fp8(generator, *, static):
+    weight = (torch.randn(N, K, generator=generator) * 50).clamp(-448, 448).to(torch.float8_e4m3fn)
+    scale = torch.rand(N, generator=generator) * 1e-3 + 1e-4
+    return cuda.pack_w8a8(Fp8Weight(weight, scale, torch.tensor(0.02) if static else None))
+
+
+def inputs(m, generator, *, static):
+    x = torch.randn(m, K, generator=generator)
+    return (x * 20).to(torch.float8_e4m3fn) if static else x.bfloat16()
+
+
+@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("m", [33, 70])
+def test_an_fp8_product_goes_to_the_norm_as_the_library_leaves_it(m, static, generator, scratch):
+    weight, x = fp8(generator, static=static), inputs(m, generator, static=static)
+    made = cuda.planes(x, weight, scratch)
+    assert made.dtype == torch.bfloat16
+    assert torch.equal(made, cuda.project(x, weight, scratch)[None])
+
+
+def test_others_stay_in_fp32(generator, scratch):
+    """Of few tokens; and NVFP4's, which a library sums up without rounding."""
+    few = cuda.planes(inputs(32, generator, static=True), fp8(generator, static=True), scratch)
+    packed = torch.randint(0, 256, (N, K // 2), dtype=torch.uint8, generator=generator)
+    four = cuda.pack_w4a16(Nvfp4Weight(packed, torch.ones(N, K // 16).to(torch.float8_e4m3fn), torch.ones(N)))
+    many = cuda.planes(torch.randn(33, K, generator=generator).bfloat16(), four, scratch)
+    assert few.dtype == many.dtype == torch.float32
