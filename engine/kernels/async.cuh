@@ -68,6 +68,10 @@ __device__ __forceinline__ void bulk_load(void* destination, const void* source,
 __device__ __forceinline__ void async_load16(void* destination, const void* source) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(destination)), "l"(source) : "memory");
 }
+// The same, or 16 zeros; the source must be one that could be read either way.
+__device__ __forceinline__ void async_load16_or_zeros(void* destination, const void* source, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(destination)), "l"(source), "r"(there ? 16 : 0) : "memory");
+}
 // The same of 4 bytes, by the L1: to put words in another order on their way.
 __device__ __forceinline__ void async_load4(void* destination, const void* source) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(destination)), "l"(source) : "memory");

@@ -44,6 +44,8 @@ class Library:
     manifest: dict[str, object]
     spills: dict[str, int]
     """Bytes of register spill stores by kernel, for those that have any; empty when the compiler was not run."""
+    serialised: tuple[str, ...] = ()
+    """Kernels whose warpgroup products wait for each other, by what ptxas says: right, and several times slower."""
 
 
 def sources() -> list[Path]:
@@ -120,11 +122,17 @@ def build(arch: str, *, force: bool = False, say: Callable[[str], None] = print)
     _run([*_base(target), "-shared", "-o", str(temporary), *(str(o) for o, _ in compiled)], what=f"link for sm_{arch}")
     temporary.replace(path)
     spills: dict[str, int] = {}
+    serialised: list[str] = []
     for _, log in compiled:
         spills |= _spills(log)
+        serialised += _serialised(log)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
-    say(f"sm_{arch}: {path.name}, {size}, {sum(map(len, _kernels(facts)))} functions, {len(spills)} kernels spill")
-    return Library(path, facts, spills)
+    functions = sum(map(len, _kernels(facts)))
+    say(
+        f"sm_{arch}: {path.name}, {size}, {functions} functions, {len(spills)} kernels spill, "
+        f"{len(serialised)} have products serialised"
+    )
+    return Library(path, facts, spills, tuple(serialised))
 
 
 def _kernels(facts: dict[str, object]) -> list[list[str]]:
@@ -159,3 +167,8 @@ def _spills(log: str) -> dict[str, int]:
         elif (match := re.search(r"(\d+) bytes spill stores", line)) and int(match.group(1)):
             found[name] = int(match.group(1))
     return found
+
+
+def _serialised(log: str) -> list[str]:
+    """Kernels of which ptxas says (C7510 to C7520) that it serialised their products, or put waits between them."""
+    return re.findall(r"\(C75\d\d\).*\bin (?:the )?function '(\w+)'", log)

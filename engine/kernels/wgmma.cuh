@@ -15,6 +15,13 @@ __device__ __forceinline__ uint64_t swizzled_rows(const void* tile, int step) {
     return SWIZZLE_128B | ATOM | uint64_t(1) << 16 | (shared_address(tile) + step * 32 & 0x3FFFF) >> 4;
 }
 
+// The other way round: B's columns lie in rows of 64, and its k-columns one row after another, in the same atoms. 64 columns
+// more are `panel_bytes` further on. step: which 16 rows. For wgmma_bf16_columns.
+__device__ __forceinline__ uint64_t swizzled_columns(const void* tile, int step, int panel_bytes) {
+    constexpr uint64_t ATOM = uint64_t(1024 / 16) << 32, SWIZZLE_128B = uint64_t(1) << 62;
+    return SWIZZLE_128B | ATOM | uint64_t(panel_bytes / 16) << 16 | (shared_address(tile) + step * 2048 & 0x3FFFF) >> 4;
+}
+
 // Before the first product, and between any write of its registers and a product.
 __device__ __forceinline__ void wgmma_fence() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -27,6 +34,13 @@ template <int COUNT>
 __device__ __forceinline__ void wgmma_operands(uint32_t (&words)[COUNT]) {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(words[i])::"memory");
+}
+
+// The same for sums, before a fence and behind a wait: what sets or reads them may move past neither.
+template <int COUNT>
+__device__ __forceinline__ void wgmma_sums(float (&d)[COUNT][4]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
 }
 
 // What was issued since the last commit is one group.
@@ -95,6 +109,20 @@ __device__ __forceinline__ void wgmma_bf16(float (&d)[8][4], const uint32_t (&a)
             "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, more, 1, 1, 0;}"
             : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3), ENGINE_SUMS(4), ENGINE_SUMS(5), ENGINE_SUMS(6), ENGINE_SUMS(7)
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#endif
+}
+
+// The same for 128 columns of B from swizzled_columns.
+__device__ __forceinline__ void wgmma_bf16_columns(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    asm volatile(
+        "{.reg .pred more; setp.eq.u32 more, 0, 0; "
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+        "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,"
+        "%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, more, 1, 1, 1;}"
+        : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3), ENGINE_SUMS(4), ENGINE_SUMS(5), ENGINE_SUMS(6), ENGINE_SUMS(7),
+          ENGINE_SUMS(8), ENGINE_SUMS(9), ENGINE_SUMS(10), ENGINE_SUMS(11), ENGINE_SUMS(12), ENGINE_SUMS(13), ENGINE_SUMS(14), ENGINE_SUMS(15)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
 

@@ -1,4 +1,4 @@
-"""ops/gdn/chunks.cu in the emulator, held against float64: T beta, Q Kᵀ ∘ D and the factors of rows."""
+"""ops/gdn/{chunks,scan}.cu in the emulator, against float64: T beta, Q Kᵀ ∘ D, factors of rows; a run and its state."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ t
 CHUNK, DIM = 64, 128
 ERROR = 2**-16
 """Two bfloat16 terms hold a number to 2⁻¹⁷ of its size; as much again for sums in fp32 and the exponentials."""
+STATE_ERROR = 5e-5
+"""A tenth of what the GPU tests allow."""
 EQUAL_KEYS_ERROR = 1e-4
 """There entries of T are differences of larger ones."""
 
 
-def run(mixed, ba, rate, bias, heads, repeat, poison):
+def run(mixed, ba, rate, bias, heads, repeat, poison, swizzled=0):
     tokens, channels = mixed.shape
     chunks = -(-tokens // CHUNK)
     squares = poison.empty(heads, chunks, 4, CHUNK, CHUNK, dtype=torch.bfloat16)
     factors = poison.empty(heads, chunks, 4, CHUNK, dtype=torch.float32)
-    sizes = (tokens, heads, repeat, heads // repeat * DIM, channels, ba.stride(0), DIM**-0.5)
+    sizes = (tokens, heads, repeat, heads // repeat * DIM, channels, ba.stride(0), DIM**-0.5, swizzled)
     emulator.build("gdn", "chunks")("engine_gdn_chunks", mixed.device, mixed, ba, rate, bias, squares, factors, *sizes)
     return squares, factors
 
@@ -107,4 +109,82 @@ def test_tokens_behind_the_last_have_no_influence(generator, poison):
 def test_shapes_outside_the_contract_are_refused(change):
     sizes = {"tokens": 2, "heads": 2, "repeat": 2, "key_width": 128, "channels": 512, "ba_stride": 4} | change
     with pytest.raises(KernelError, match="CUDA error 1"):
-        emulator.build("gdn", "chunks")("engine_gdn_chunks", torch.device("cpu"), *[None] * 6, *sizes.values(), 1.0)
+        emulator.build("gdn", "chunks")("engine_gdn_chunks", torch.device("cpu"), *[None] * 6, *sizes.values(), 1.0, 0)
+
+
+def scan(mixed, squares, factors, state, heads, repeat, poison, **build):
+    tokens, channels = mixed.shape
+    out = poison.empty(tokens, heads * DIM, dtype=torch.bfloat16)
+    sizes = (tokens, heads, repeat, heads // repeat * DIM, channels)
+    call = emulator.build("gdn", "scan", **build)
+    call("engine_gdn_scan", mixed.device, mixed, squares, factors, state, out, *sizes)
+    return out
+
+
+def recurrent(mixed, ba, rate, bias, heads, repeat, state):
+    """Token by token in float64 -> [tokens, heads, 128]; replaces the state."""
+    width, rows = heads // repeat * DIM, mixed.double()
+    outs = []
+    for token, row in enumerate(rows):
+        for head in range(heads):
+            key = head // repeat * DIM
+            q, k, v = row[key : key + DIM], row[width + key : width + key + DIM], row[2 * width + head * DIM :][:DIM]
+            q, k = q * torch.rsqrt((q * q).sum() + 1e-6) * DIM**-0.5, k * torch.rsqrt((k * k).sum() + 1e-6)
+            gate = F.softplus(ba[token, heads + head].double() + bias[head].double()) * rate[head].double()
+            state[head] *= gate.exp()
+            error = (v - state[head] @ k) * ba[token, head].double().sigmoid()
+            state[head] += torch.outer(error, k)
+            outs.append(state[head] @ q)
+    return torch.stack(outs).view(len(rows), heads, DIM)
+
+
+def gates(tokens, heads, generator):
+    ba = torch.randn(tokens, 2 * heads, generator=generator).bfloat16()
+    return ba, -torch.rand(heads, generator=generator) * 2, torch.rand(heads, generator=generator) * 2 - 1
+
+
+@pytest.mark.parametrize("tokens", [1, 63, 64, 65, 200])
+@pytest.mark.parametrize(("key_heads", "repeat"), [(1, 1), (2, 2), (1, 3)])
+def test_a_run_from_any_state(tokens, key_heads, repeat, generator, poison):
+    heads = key_heads * repeat
+    mixed = torch.randn(tokens, (2 * key_heads + heads) * DIM, generator=generator).bfloat16()
+    ba, rate, bias = gates(tokens, heads, generator)
+    state = torch.randn(heads, DIM, DIM, generator=generator) * 0.1
+    wanted = state.double()
+    outputs = recurrent(mixed, ba, rate, bias, heads, repeat, wanted)
+    squares, factors = run(mixed, ba, rate, bias, heads, repeat, poison, swizzled=1)
+    out = scan(mixed, squares, factors, state, heads, repeat, poison)
+    assert relative_error(out.view_as(outputs), outputs) < 2**-8
+    for head in range(heads):
+        assert relative_error(state[head], wanted[head]) < STATE_ERROR
+
+
+def test_a_run_of_equal_keys(generator, poison):
+    mixed = torch.randn(1, 3 * DIM, generator=generator).bfloat16().expand(130, -1).contiguous()
+    ba = torch.tensor([9.0, -20.0]).bfloat16().expand(130, -1).contiguous()
+    rate, bias, state = torch.tensor([-1.0]), torch.zeros(1), torch.randn(1, DIM, DIM, generator=generator) * 0.1
+    wanted = state.double()
+    recurrent(mixed, ba, rate, bias, 1, 1, wanted)
+    squares, factors = run(mixed, ba, rate, bias, 1, 1, poison, swizzled=1)
+    scan(mixed, squares, factors, state, 1, 1, poison)
+    assert relative_error(state[0], wanted[0]) < 4 * STATE_ERROR
+
+
+def test_a_run_in_two_halves_is_the_run(generator, poison):
+    """The state is all that passes between them, to the bit."""
+    mixed = torch.randn(128, 3 * DIM, generator=generator).bfloat16()
+    ba, rate, bias = gates(128, 1, generator)
+    first = torch.randn(1, DIM, DIM, generator=generator)
+    states = [first.clone(), first.clone()]
+    whole = scan(mixed, *run(mixed, ba, rate, bias, 1, 1, poison, swizzled=1), states[0], 1, 1, poison)
+    halves = []
+    for part in (slice(0, 64), slice(64, 128)):
+        rows, own = mixed[part].contiguous(), ba[part].contiguous()
+        halves.append(scan(rows, *run(rows, own, rate, bias, 1, 1, poison, swizzled=1), states[1], 1, 1, poison))
+    assert torch.equal(torch.cat(halves), whole)
+    assert torch.equal(*states)
+
+
+def test_the_scan_of_a_smaller_device_is_refused(poison):
+    with pytest.raises(KernelError, match="CUDA error 9"):
+        scan(torch.zeros(2, 384).bfloat16(), *[None] * 3, 1, 1, poison, max_shared_bytes=99 * 1024)

@@ -46,3 +46,15 @@ def test_spills_are_read_from_the_compiler_log() -> None:
         "    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads",
     ]
     assert build._spills("\n".join(lines)) == {"kernel_a": 4}
+
+
+def test_serialised_products_are_read_from_the_compiler_log() -> None:
+    lines = [
+        "ptxas info    : (C7513) Potential Performance Loss: wgmma.mma_async instructions are serialized due to non "
+        "wgmma instructions defining input registers of a wgmma between start and end of the pipeline stage in the "
+        "function 'a'",
+        "ptxas info    : (C7517) warpgroup.wait is injected in around line 815 by compiler to allow use of registers "
+        "defined by GMMA in function 'b'",
+        "ptxas info    : Function properties for c",
+    ]
+    assert build._serialised("\n".join(lines)) == ["a", "b"]

@@ -131,10 +131,10 @@ def test_attention_of_any_length_is_planned_by_nobody(position, tokens, cuda_gen
 
 
 @pytest.fixture(params=[False, True], ids=["triton", "compiled"])
-def _chunks_by(request, monkeypatch):
+def _compiled_or_not(request, monkeypatch):
     from engine.ops.gdn import chunked
 
-    monkeypatch.setattr(chunked, "COMPILED_CHUNKS", request.param)
+    monkeypatch.setattr(chunked, "COMPILED", request.param)
 
 
 def gdn_inputs(tokens, generator, slots=3):
@@ -160,7 +160,7 @@ def gdn_reference(weights, qkvz, ba, conv_state, state):
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 5, 63, 64, 65, 200])
-@pytest.mark.usefixtures("_chunks_by", "poison")
+@pytest.mark.usefixtures("_compiled_or_not", "poison")
 def test_gdn_over_a_run(tokens, cuda_generator):
     from engine.ops.gdn.cuda_prefill import prefill
 
@@ -175,7 +175,7 @@ def test_gdn_over_a_run(tokens, cuda_generator):
     assert torch.equal(ours_state[[0, 2]], state[[0, 2]])
 
 
-@pytest.mark.usefixtures("_chunks_by")
+@pytest.mark.usefixtures("_compiled_or_not")
 def test_gdn_with_equal_keys_and_no_decay(cuda_generator):
     """The hardest system: every entry of A is near 1, and a series over all 64 rows at once would lose every digit."""
     from engine.ops.gdn.cuda_prefill import prefill

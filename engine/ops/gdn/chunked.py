@@ -1,6 +1,6 @@
 """The chunked gated delta rule as two kernels: what each chunk needs, in parallel; then the scan over chunks.
 
-The scan is Triton's. For the chunks there are two, with one contract: `_chunk_kernel` below, and chunks.cu.
+Each in Triton, below, and in CUDA C++, with one contract: chunks.cu for any device, scan.cu for Hopper.
 
 The mathematics is eager.delta_rule's. With A the strictly lower triangle of (beta k)kᵀ ⊙ decay, a chunk of 64 tokens
 needs T = (I + A)⁻¹. In Triton it is built from products alone: with D the part of A inside 16 × 16 blocks on the
@@ -35,8 +35,11 @@ from torch import Tensor
 from engine.kernels import library
 from engine.ops.gdn import GdnWeights
 
-COMPILED_CHUNKS = False
-"""Whether chunks.cu is taken. It passes in the CPU emulator and has not yet run on a device (ops/gdn/README.md)."""
+COMPILED = False
+"""Whether chunks.cu, and on Hopper scan.cu, are taken. They pass in the CPU emulator and have not yet run on a device
+(ops/gdn/README.md)."""
+SCAN_ARCHS = ("90a",)
+"""Where scan.cu has its products."""
 CHUNK_TOKENS = 64
 HEAD_DIM = 128
 VALUE_TILE = 64
@@ -163,7 +166,7 @@ def delta_rule(
     weights: GdnWeights,
     out: Tensor,
     *,
-    compiled_chunks: bool | None = None,
+    compiled: bool | None = None,
     value_tile: int = VALUE_TILE,
     chunk_warps: int = 4,
     scan_warps: int = 4,
@@ -171,8 +174,8 @@ def delta_rule(
 ) -> None:
     """mixed bf16 [tokens, C] after convolution and silu, ba [tokens, 2·Hv] (b first), state fp32 [Hv, 128, 128].
 
-    Writes out [tokens, Hv·128] in its dtype and replaces the state. compiled_chunks: None for COMPILED_CHUNKS. The rest
-    are launch parameters.
+    Writes out bf16 [tokens, Hv·128] and replaces the state. compiled: None for COMPILED. The rest are Triton's launch
+    parameters.
     """
     tokens, channels = mixed.shape
     heads, chunks = weights.value_heads, -(-tokens // CHUNK_TOKENS)
@@ -182,13 +185,18 @@ def delta_rule(
     layout = (heads // weights.key_heads, weights.key_heads * HEAD_DIM, channels)
     sizes = (tokens, heads, *layout, ba.stride(0), HEAD_DIM**-0.5)
     inputs = (mixed, ba, weights.decay_rate, weights.dt_bias)
-    if COMPILED_CHUNKS if compiled_chunks is None else compiled_chunks:
-        library.call("engine_gdn_chunks", mixed.device, *inputs, squares, factors, *sizes)
+    compiled = COMPILED if compiled is None else compiled
+    by_scan = compiled and library.arch_of(mixed.device) in SCAN_ARCHS
+    if compiled:
+        library.call("engine_gdn_chunks", mixed.device, *inputs, squares, factors, *sizes, int(by_scan))
     else:
         _chunk_kernel[(chunks, heads)](
             *inputs, squares, factors, *sizes,
             CHUNK=CHUNK_TOKENS, DIM=HEAD_DIM, PRECISION="tf32x3", num_warps=chunk_warps, num_stages=1,
         )  # fmt: skip
+    if by_scan:
+        library.call("engine_gdn_scan", mixed.device, mixed, squares, factors, state, out, tokens, heads, *layout)
+        return
     _scan_kernel[(heads, HEAD_DIM // value_tile)](
         mixed, squares, factors, state, out, tokens, chunks, heads, *layout,
         CHUNK=CHUNK_TOKENS, DIM=HEAD_DIM, TILE=value_tile, num_warps=scan_warps, num_stages=scan_stages,

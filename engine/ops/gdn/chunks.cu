@@ -34,9 +34,10 @@ struct ChunkArgs {
     const bf16* mixed;        // [tokens][channels]: q, k, v behind each other, after the convolution
     const bf16* ba;           // [tokens][ba_stride]: b of all value heads, then a
     const float *rate, *bias; // [heads]
-    bf16* squares;            // [heads][chunks][4][64][64]: T beta, high and low; q kᵀ ∘ decay, high and low
+    bf16* squares;            // [heads][chunks][4][64][64]: T beta, high and low; q kᵀ ∘ decay, high and low. Swizzled for
+                              // scan.cu: 16 bytes at piece p of row r lie at p ^ (r & swizzle), which is 7; else 0
     float* factors;           // [heads][chunks][4][64]: of k and q when read, of k when written, of the state
-    int tokens, heads, repeat, key_width, channels, ba_stride;
+    int tokens, heads, repeat, key_width, channels, ba_stride, swizzle;
     float scale;              // of queries
 };
 
@@ -227,7 +228,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunk_kernel(const ChunkArg
             }
             uint32_t high, low;
             split(score[0], score[1], high, low);
-            uint32_t* at = reinterpret_cast<uint32_t*>(square + 2 * CHUNK * CHUNK + i * CHUNK) + n * 4 + t;
+            uint32_t* at = reinterpret_cast<uint32_t*>(square + 2 * CHUNK * CHUNK + i * CHUNK) + (n ^ (i & args.swizzle)) * 4 + t;
             at[0] = high, at[CHUNK * CHUNK / 2] = low;
             *reinterpret_cast<float2*>(&system[i][n * 8 + 2 * t]) = make_float2(own[0], own[1]);
         }
@@ -245,7 +246,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunk_kernel(const ChunkArg
                 const float2 pair = *reinterpret_cast<const float2*>(&inverse[row][column + 2 * j]);
                 split(pair.x * shared.beta[column + 2 * j], pair.y * shared.beta[column + 2 * j + 1], high[j], low[j]);
             }
-        uint4* at = reinterpret_cast<uint4*>(square + row * CHUNK + column);
+        uint4* at = reinterpret_cast<uint4*>(square + row * CHUNK) + (i % 8 ^ (row & args.swizzle));
         at[0] = make_uint4(high[0], high[1], high[2], high[3]);
         at[CHUNK * CHUNK / 8] = make_uint4(low[0], low[1], low[2], low[3]);
     }
@@ -254,12 +255,13 @@ __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunk_kernel(const ChunkArg
 }  // namespace
 }  // namespace engine
 
-// repeat: value heads of a key head; key_width: channels of all queries; strides in elements. Head dimension 128.
+// repeat: value heads of a key head; key_width: channels of all queries; strides in elements; swizzled: for engine_gdn_scan, not
+// for Triton's scan. Head dimension 128.
 extern "C" int engine_gdn_chunks(const void* mixed, const void* ba, const float* rate, const float* bias, void* squares, float* factors,
-                                 int tokens, int heads, int repeat, int key_width, int channels, int ba_stride, float scale, void* stream) {
+                                 int tokens, int heads, int repeat, int key_width, int channels, int ba_stride, float scale, int swizzled, void* stream) {
     using namespace engine;
     if (tokens < 1 || heads < 1 || repeat < 1 || heads % repeat || channels % 8 || key_width != heads / repeat * HEAD_DIM) return cudaErrorInvalidValue;
     const ChunkArgs args{static_cast<const bf16*>(mixed), static_cast<const bf16*>(ba), rate, bias, static_cast<bf16*>(squares), factors,
-                         tokens, heads, repeat, key_width, channels, ba_stride, scale};
+                         tokens, heads, repeat, key_width, channels, ba_stride, swizzled ? 7 : 0, scale};
     return launch(gdn_chunk_kernel, dim3((tokens + CHUNK - 1) / CHUNK, heads), CHUNK_THREADS, sizeof(ChunkShared), false, stream, args);
 }

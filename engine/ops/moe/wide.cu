@@ -169,6 +169,8 @@ __device__ __forceinline__ void multiply_task(Ring& ring, Turn& turn, XStages& x
             if (part < PARTS - 1) wgmma_wait<1>();
             else wgmma_wait<0>();
         }
+#pragma unroll
+        for (int t = 0; t < WIDE_TILES; t++) wgmma_sums(sums[t]);
         __syncwarp();   // every lane has read both stages before they are given back
         if (lane == 0) {
             barrier_arrive(x.empty + x.turn.stage);

@@ -33,6 +33,10 @@ void async_load(void* destination, const void* source) {
     emulator::self().asked.push_back({destination, source, BYTES, nullptr});
 }
 inline void async_load16(void* destination, const void* source) { async_load<16>(destination, source); }
+inline void async_load16_or_zeros(void* destination, const void* source, bool there) {
+    alignas(16) static const uint8_t zeros[16] = {};
+    async_load16(destination, there ? source : zeros);
+}
 inline void async_load4(void* destination, const void* source) { async_load<4>(destination, source); }
 inline void async_arrive(uint64_t* barrier) {   // its copies hold the phase open until they have landed
     auto& asked = emulator::self().asked;
