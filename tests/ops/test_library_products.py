@@ -50,3 +50,36 @@ def test_others_stay_in_fp32(generator, scratch):
     four = cuda.pack_w4a16(Nvfp4Weight(packed, torch.ones(N, K // 16).to(torch.float8_e4m3fn), torch.ones(N)))
     many = cuda.planes(torch.randn(33, K, generator=generator).bfloat16(), four, scratch)
     assert few.dtype == many.dtype == torch.float32
+
+
+def test_products_share_one_tensor_of_ones(generator, scratch, monkeypatch):
+    """It is made once for the largest step so far, and nobody writes to it."""
+    seen, product = [], torch._scaled_mm
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *a, **k: seen.append(k["scale_a"]) or product(*a, **k))
+    weight = fp8(generator, static=True)
+    for m in (40, 70, 33, 70, 64):
+        cuda.project(inputs(m, generator, static=True), weight, scratch)
+        cuda.planes(inputs(m, generator, static=True), weight, scratch)
+    first, *others = seen[2:]
+    assert {scale.data_ptr() for scale in others} == {first.data_ptr()}
+    for scale, m in zip(seen, (40, 40, 70, 70, 33, 33, 70, 70, 64, 64), strict=True):
+        assert torch.equal(scale, torch.ones(m, 1))
+        assert scale.is_contiguous()
+
+
+def test_a_scale_per_token_stays_what_it_is(generator, scratch, monkeypatch):
+    seen, product = [], torch._scaled_mm
+    monkeypatch.setattr(torch, "_scaled_mm", lambda *a, **k: seen.append(k["scale_a"]) or product(*a, **k))
+    x = inputs(40, generator, static=False)
+    cuda.project(x, fp8(generator, static=False), scratch)
+    assert torch.allclose(seen[0], x.float().abs().amax(1, keepdim=True) / 448)
+
+
+def test_slices_of_a_large_step_share_them_too(generator, monkeypatch):
+    monkeypatch.setattr(cuda, "SWIGLU_TOKENS", 30)
+    made, ones = [], torch.ones
+    weight = fp8(generator, static=True)
+    space = cuda.Scratch(2 * N * K, CPU)
+    monkeypatch.setattr(torch, "ones", lambda *a, **k: made.append(a) or ones(*a, **k))
+    cuda.swiglu(inputs(70, generator, static=True), weight, space)
+    assert made == [(30, 1)]

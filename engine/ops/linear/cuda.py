@@ -108,10 +108,15 @@ def pack_gate_up(gate: Weight, up: Weight) -> Packed:
 
 
 class Scratch:
-    """Where one weight at a time lies in row order. Work on it is ordered by the stream it all runs on."""
+    """Where one weight at a time lies in row order. Work on it is ordered by the stream it all runs on.
+
+    And a tensor of ones that library products read in place of a scale per token: made for each of them, it was a
+    launch and an allocation, 80 of a prefill step of the 35B.
+    """
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._ones = torch.ones(0, 1, dtype=torch.float32, device=device)
 
     def rows(self, weight: Packed) -> Tensor:
         """[n, k] in bfloat16 or float8_e4m3fn, valid until the next call. Raises ValueError where it does not fit."""
@@ -129,12 +134,18 @@ class Scratch:
             library.call("engine_w8a8_rows", out.device, weight.units, out, n, k)
         return out
 
+    def ones(self, tokens: int) -> Tensor:
+        """fp32 [tokens, 1], to be read only: all calls share what the largest number so far asked for."""
+        if tokens > self._ones.shape[0]:
+            self._ones = torch.ones(tokens, 1, dtype=torch.float32, device=self._ones.device)
+        return self._ones[:tokens]
+
 
 def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     """x bf16 [m, k], or e4m3 for a W8A8 weight with a static scale -> bf16 [m, n]."""
     out: Tensor
     if x.shape[0] > MAX_TOKENS:
-        return _library_product(x, weight, scratch.rows(weight))
+        return _library_product(x, weight, scratch.rows(weight), scratch)
     if isinstance(weight, W4A16):
         out = w4a16(x, weight.units, weight.row_scale, dependent=True)
         return out
@@ -147,12 +158,12 @@ def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     return out
 
 
-def _library_product(x: Tensor, weight: Packed, matrix: Tensor) -> Tensor:
+def _library_product(x: Tensor, weight: Packed, matrix: Tensor, scratch: Scratch) -> Tensor:
     """`project` with `matrix`, the weight's rows from Scratch."""
     if isinstance(weight, W4A16):
         return torch.mm(x, matrix.t())
     x, token_scale = _e4m3(x, weight)
-    scale = torch.ones(x.shape[0], 1, device=x.device) if token_scale is None else token_scale
+    scale = scratch.ones(x.shape[0]) if token_scale is None else token_scale
     out: Tensor = torch._scaled_mm(
         x, matrix.t(), scale_a=scale, scale_b=weight.row_scale[None], out_dtype=torch.bfloat16
     )
@@ -200,7 +211,7 @@ def swiglu(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     out = torch.empty(x.shape[0], weight.shape[0] // 2, dtype=torch.bfloat16, device=x.device)
     matrix = scratch.rows(weight) if x.shape[0] > MAX_TOKENS else None
     for rows, target in zip(torch.split(x, SWIGLU_TOKENS), torch.split(out, SWIGLU_TOKENS), strict=True):
-        y = project(rows, weight, scratch) if matrix is None else _library_product(rows, weight, matrix)
+        y = project(rows, weight, scratch) if matrix is None else _library_product(rows, weight, matrix, scratch)
         library.call("engine_swiglu", y.device, y, target, *target.shape)
         del y  # before that of the next slice is allocated
     return out
