@@ -35,7 +35,7 @@ ROOF_BYTES_PER_S = 4.42e12
 
 FAMILIES = (
     ("W4A16 product", r"skinny_kernel<.*W4A16"),
-    ("experts", r"grouped(_many)?_kernel"),
+    ("experts", r"grouped(_many|_wide)?_kernel"),
     ("experts (library)", r"GroupProblemShape|prepare_grouped_gemm"),
     ("experts: x by pair, sums", r"(spread|combine)_pairs_kernel"),
     ("routing", r"router?_kernel|route_(chunk|layout)_kernel"),

@@ -32,6 +32,7 @@ from engine.bench_step import FAMILIES, Family, Measured, by_family, family_of
         ("engine::(anonymous namespace)::w4a16_rows_kernel(unsigned char const*)", "weights to rows"),
         ("void engine::(anonymous namespace)::grouped_kernel<(engine::Output)0>(engine::GroupedArgs)", "experts"),
         ("void engine::(anonymous namespace)::grouped_many_kernel<(engine::Output)2>(engine::GroupedArgs)", "experts"),
+        ("void engine::(anonymous namespace)::grouped_wide_kernel<(engine::Output)2>(engine::GroupedArgs)", "experts"),
         (
             "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<"
             "cute::tuple<int, int, int>>, cutlass::gemm::collective::CollectiveMma<",

@@ -29,6 +29,16 @@ pytestmark = pytest.mark.gpu
 
 EXPERTS = 32
 SIZES = [1, 2, 8, 9, 17, 32, 33, 100, 257]
+WIDE_SIZES = [33, 64, 100, 257, 700]
+
+
+@pytest.fixture
+def _wide(monkeypatch):
+    """wide.cu, which must be the one that runs: the tests' sizes are all its own."""
+    monkeypatch.setattr(cuda, "WIDE", True)
+    if library.arch_of(torch.device("cuda")) not in cuda.WIDE_ARCHS:
+        pytest.skip("needs a Hopper GPU")
+    assert cuda._kernel(33, 256, torch.device("cuda")) == "engine_moe_grouped_wide"
 
 
 @pytest.mark.parametrize("kind", KINDS + SUBTLE)
@@ -59,6 +69,22 @@ def test_swiglu(kind, tokens, n, k, cuda_generator):
 @pytest.mark.parametrize(("n", "k"), [(16, 256), (272, 512), (2048, 512)])
 @pytest.mark.usefixtures("poison")
 def test_down(kind, tokens, n, k, cuda_generator):
+    assert weighted_error(kind, tokens, EXPERTS, n, k, cuda_generator) < WEIGHTED_ERROR
+
+
+@pytest.mark.parametrize("kind", ROUTES)
+@pytest.mark.parametrize("tokens", WIDE_SIZES)
+@pytest.mark.parametrize(("n", "k"), [(128, 256), (256, 768), (512, 2048)])
+@pytest.mark.usefixtures("_wide", "poison")
+def test_swiglu_by_warpgroup_products(kind, tokens, n, k, cuda_generator):
+    assert swiglu_error(kind, tokens, EXPERTS, n, k, cuda_generator) < SWIGLU_ERROR
+
+
+@pytest.mark.parametrize("kind", ROUTES)
+@pytest.mark.parametrize("tokens", WIDE_SIZES)
+@pytest.mark.parametrize(("n", "k"), [(256, 256), (768, 512), (2048, 512)])
+@pytest.mark.usefixtures("_wide", "poison")
+def test_down_by_warpgroup_products(kind, tokens, n, k, cuda_generator):
     assert weighted_error(kind, tokens, EXPERTS, n, k, cuda_generator) < WEIGHTED_ERROR
 
 

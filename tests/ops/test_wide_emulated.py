@@ -115,6 +115,22 @@ def test_a_column_out_of_order_is_seen(routed, generator, poison):
 
 
 @pytest.mark.parametrize(
+    ("wide", "arch", "tokens", "rows", "taken"),
+    [
+        (True, "90a", 33, 512, True),
+        (True, "90a", 32, 512, False),
+        (True, "90a", 33, 272, False),
+        (True, "121a", 33, 512, False),
+        (False, "90a", 33, 512, False),
+    ],
+)
+def test_where_it_is_taken(monkeypatch, wide, arch, tokens, rows, taken):
+    monkeypatch.setattr(moe_cuda, "WIDE", wide)
+    monkeypatch.setattr(library, "arch_of", lambda _: arch)
+    assert (moe_cuda._kernel(tokens, rows, torch.device("cpu")) == "engine_moe_grouped_wide") is taken
+
+
+@pytest.mark.parametrize(
     ("n", "k", "output", "max_shared_bytes", "code"),
     [
         (272, 256, PAIR, HOPPER, 1),

@@ -25,6 +25,12 @@ expert's weights are unpacked for once.
 """
 MAX_EXPERTS, MAX_SLOTS = 256, 16
 
+WIDE = False
+"""Whether wide.cu multiplies for more than MAX_ROUTED tokens, where it can. It passes in the CPU emulator and has not yet
+run on a device (README)."""
+WIDE_ARCHS, WIDE_ROWS = ("90a",), 256
+"""Where it has its products, and what an expert's rows must be a multiple of."""
+
 NORM_BLOCKS, ROWS_PER_CHUNK = 128, 4
 """Of a norm's launch with a small product (ops/norm/kernel.cu): all tokens' blocks, and rows taken at a time."""
 CHUNK_US = 0.75
@@ -248,5 +254,12 @@ def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: Output,
     blocks = machine(x.device).multiprocessors
     tensors = (experts.units, experts.row_scale, x, out, how.entries, how.count, how.pairs, how.weights)
     sizes = (how.tokens, how.slots, n, k, int(output), blocks, int(dependent))
-    name = "engine_moe_grouped" if how.tokens <= MAX_ROUTED else "engine_moe_grouped_many"
-    library.call(name, x.device, *tensors, *sizes)
+    library.call(_kernel(how.tokens, n, x.device), x.device, *tensors, *sizes)
+
+
+def _kernel(tokens: int, rows: int, device: torch.device) -> str:
+    if tokens <= MAX_ROUTED:
+        return "engine_moe_grouped"
+    if WIDE and rows % WIDE_ROWS == 0 and library.arch_of(device) in WIDE_ARCHS:
+        return "engine_moe_grouped_wide"
+    return "engine_moe_grouped_many"

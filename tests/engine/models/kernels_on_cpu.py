@@ -110,7 +110,7 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         arguments[1].copy_(_swiglu(arguments[0]))
     elif name == "engine_moe_grouped":
         moe_grouped(moe_cuda.ENTRY_PAIRS, *arguments)
-    elif name == "engine_moe_grouped_many":
+    elif name in ("engine_moe_grouped_many", "engine_moe_grouped_wide"):
         moe_grouped(moe_cuda.MANY_PAIRS, *arguments)
     elif name == "engine_moe_route_many":
         moe_route_many(*arguments)
