@@ -27,7 +27,10 @@ def fit(
         str | None, typer.Option("--kv-cache-dtype", help="auto (as the checkpoint asks), bfloat16 or fp8.")
     ] = None,
     batched_tokens: Annotated[
-        int | None, typer.Option("--max-num-batched-tokens", min=1, help="Of a prefill step; 16384 if left out.")
+        int | None,
+        typer.Option(
+            "--max-num-batched-tokens", min=1, help="Of a prefill step; left out, the recipe's or each server's own."
+        ),
     ] = None,
     overhead: Annotated[
         str | None, typer.Option("--overhead", help="CUDA context, libraries, graphs; 1GiB if left out.")

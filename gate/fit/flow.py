@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gate import recipe as recipes
 from gate.errors import CheckpointError, UsageError
 from gate.fit import amount, largest
-from gate.fit.need import OVERHEAD_BYTES, SERVERS, Limits, Need, Server, Weights, need, weights
+from gate.fit.need import OVERHEAD_BYTES, SERVERS, Limits, Need, Server, Weights, need, step, weights
 from gate.fit.record import BY_ESTIMATE, FITS, TOO_LARGE, FitReport, ServerFit
 from gate.fit.sizes import KV_BYTES, MOST, Sizes, asked_kv_dtype, other_kv_scheme, sizes
 from gate.fit.used import used
@@ -20,6 +21,7 @@ from gate.runs import find as find_run
 
 CONTEXT, MAX_NUM_SEQS = 4096, 1
 """Where neither the command line nor a recipe says: the engine's own default, and the least that is of use."""
+BATCHED = "--max-num-batched-tokens"
 ENGINE_ARCHITECTURES = (
     "Qwen3_5ForConditionalGeneration",
     "Qwen3_5ForCausalLM",
@@ -68,7 +70,8 @@ def fit(asked: FitAsked, out: Path) -> FitReport:
             f"context {limits.context}", expected=f"at most {model.max_context}, the model's max_position_embeddings"
         )
     memory = None if asked.gpu_memory is None else amount.parse(asked.gpu_memory, "--gpu-memory")
-    servers = _servers(asked.server, headers)
+    limits = limits.model_copy(update={"memory_bytes": memory})
+    servers, told = _servers(asked.server, headers), _told(recipe)
     run = None if asked.used is None else find_run(asked.used, out)
     return FitReport(
         checkpoint=asked.model or (recipe.name if recipe is not None else ""),
@@ -79,7 +82,7 @@ def fit(asked: FitAsked, out: Path) -> FitReport:
         kv_cache_why=why,
         sizes=model,
         weights=held,
-        servers=tuple(_of_server(server, model, held, limits, memory) for server in servers),
+        servers=tuple(_of_server(server, model, held, limits, told.get(server)) for server in servers),
         left_out=_not_run(headers) if asked.server is None else None,
         together=recipe is not None and recipe.protocol.residency == "both" and len(servers) > 1,
         run=None if run is None else run.name,
@@ -92,7 +95,7 @@ def _limits(asked: FitAsked, recipe: Recipe | None, kv_bytes: int) -> Limits:
     sequences = asked.max_num_seqs or (recipe.max_num_seqs if recipe is not None else MAX_NUM_SEQS)
     for option, value, most in (
         ("--max-num-seqs", sequences, largest.MOST_SEQUENCES),
-        ("--max-num-batched-tokens", asked.batched_tokens or 1, MOST),
+        (BATCHED, asked.batched_tokens or 1, MOST),
     ):
         if value > most:
             raise UsageError(f"{option} {value}", expected=f"at most {most}")
@@ -102,8 +105,22 @@ def _limits(asked: FitAsked, recipe: Recipe | None, kv_bytes: int) -> Limits:
         max_num_seqs=sequences,
         kv_bytes=kv_bytes,
         overhead_bytes=overhead,
-        **({} if asked.batched_tokens is None else {"batched_tokens": asked.batched_tokens}),
+        batched_tokens=asked.batched_tokens,
     )
+
+
+def _told(recipe: Recipe | None) -> dict[str, int]:
+    """The steps that a recipe's own arguments give its servers."""
+    found: dict[str, int] = {}
+    for table in () if recipe is None else (recipe.candidate, recipe.oracle):
+        words = [part for word in table.args for part in word.split("=", 1)]
+        for option, value in pairwise([*words, ""]):
+            if option.replace("_", "-") != BATCHED:
+                continue
+            if not value.isdecimal() or not 0 < int(value) <= MOST:
+                raise UsageError(f"the recipe's {option} {value!r}", expected=f"a number from 1 to {MOST}")
+            found[table.kind] = int(value)
+    return found
 
 
 def _servers(asked: str | None, headers: Headers) -> tuple[Server, ...]:
@@ -128,17 +145,24 @@ def _not_run(headers: Headers) -> str | None:
     return f"it runs {', '.join(ENGINE_ARCHITECTURES)}, and config.json has {first or 'no architectures'!s:.100}"
 
 
-def _of_server(server: Server, model: Sizes, held: Weights, limits: Limits, memory: int | None) -> ServerFit:
+def _of_server(server: Server, model: Sizes, held: Weights, limits: Limits, told: int | None) -> ServerFit:
+    """told: its step by the recipe."""
+    if limits.batched_tokens is None and told is not None:
+        limits, by = limits.model_copy(update={"batched_tokens": told}), "the recipe's"
+    else:
+        by = step(server, limits)[1]
+
     def needs(of: Limits) -> Need:
         return need(server, model, held, of)
 
-    wanted = needs(limits)
+    wanted, memory = needs(limits), limits.memory_bytes
+    fit = ServerFit(server=server, batched_tokens=step(server, limits)[0], batched_by=by, need=wanted)
     if memory is None:
-        return ServerFit(server=server, need=wanted)
-    return ServerFit(
-        server=server,
-        need=wanted,
-        verdict=FITS if wanted.total <= memory else TOO_LARGE if wanted.exact > memory else BY_ESTIMATE,
-        largest_context=largest.largest_context(needs, limits, memory, model.max_context),
-        largest_max_num_seqs=largest.largest_max_num_seqs(needs, limits, memory),
+        return fit
+    return fit.model_copy(
+        update={
+            "verdict": FITS if wanted.total <= memory else TOO_LARGE if wanted.exact > memory else BY_ESTIMATE,
+            "largest_context": largest.largest_context(needs, limits, memory, model.max_context),
+            "largest_max_num_seqs": largest.largest_max_num_seqs(needs, limits, memory),
+        }
     )

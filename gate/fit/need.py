@@ -14,9 +14,10 @@ Exact, once a server's layout is known:
              state   max_num_seqs pages a group of GDN layers, and one spare page that vLLM calls the null block
                      (vLLM 0.25.0, v1/core/kv_cache_utils.py; gives the 193 and 161 blocks of the shipped recipes)
 
-Estimated: activations, as the widest layer's outputs of a prefill step, each once; logits of every sequence in BF16 and
-fp32; in our engine the scratch in which a prefill step lays out one packed weight; and what no header tells, the CUDA
-context, the libraries' workspaces and the graphs, as a sum that the caller can replace.
+Estimated: activations, as the widest layer's outputs of a prefill step, each once, the step being each server's own;
+logits of every sequence in BF16 and fp32; in our engine the scratch in which a prefill step lays out one packed weight;
+and what no header tells, the CUDA context, the libraries' workspaces and the graphs, as a sum that the caller can
+replace.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ ENGINE_BLOCK, VLLM_STEP = 16, 16
 OVERHEAD_BYTES = GIB
 """Assumed: about half for the CUDA context and the modules loaded into it, the rest for library workspaces and graphs;
 vLLM's graphs for the 27B took 0.2 GiB on an H200. `gate fit --used RUN` shows what it was, --overhead replaces it."""
+ENGINE_TOKENS = 16384
+"""Of our engine's prefill step, where nobody says."""
+VLLM_TOKENS, VLLM_TOKENS_BELOW, VLLM_BELOW_BYTES = 8192, 2048, 70 * GIB
+"""Of vLLM's, by the memory of the card (its engine/arg_utils.py, get_batch_defaults; an A100 counts as small). Every
+recorded start of 0.25.0 on an H200 logged 8192."""
 CACHE_SCALES = (".k_scale", ".v_scale")
 ROW_SCALE_BYTES = 4
 """Our engine keeps one fp32 scale per output row of a quantised layer, which makes fusing exact."""
@@ -50,9 +56,11 @@ class Limits(Row):
     max_num_seqs: int
     kv_bytes: int
     """Of one number in the KV cache."""
-    batched_tokens: int = 16384
-    """Of a prefill step."""
+    batched_tokens: int | None = None
+    """Of a prefill step; None: the server's own default."""
     overhead_bytes: int = OVERHEAD_BYTES
+    memory_bytes: int | None = None
+    """Of the card, which vLLM's default step goes by; None: a card of the larger kind."""
 
 
 class Weights(Row):
@@ -132,10 +140,23 @@ def weights(found: Mapping[str, Module]) -> Weights:
     )
 
 
+def step(server: Server, limits: Limits) -> tuple[int, str]:
+    """(tokens of a prefill step, who says so)."""
+    if limits.batched_tokens is not None:
+        return limits.batched_tokens, "as asked"
+    if server == "engine":
+        return ENGINE_TOKENS, "its default"
+    small = limits.memory_bytes is not None and limits.memory_bytes < VLLM_BELOW_BYTES
+    tokens, whole = VLLM_TOKENS_BELOW if small else VLLM_TOKENS, limits.max_num_seqs * limits.context
+    if whole < tokens:
+        return whole, "its default, no more than all sequences hold"
+    return tokens, "its default on a smaller card" if small else "its default on an H200"
+
+
 def need(server: Server, model: Sizes, held: Weights, limits: Limits) -> Need:
     kv, state, block = caches(server, model, limits)
     logits = limits.max_num_seqs * model.vocabulary * (ACTIVATION_BYTES + 4)
-    outputs = limits.batched_tokens * (2 * model.hidden + model.widest) * ACTIVATION_BYTES
+    outputs = step(server, limits)[0] * (2 * model.hidden + model.widest) * ACTIVATION_BYTES
     ours = server == "engine"
     table = limits.context * model.rotary * ACTIVATION_BYTES
     return Need(

@@ -12,6 +12,10 @@ FITS, TOO_LARGE, BY_ESTIMATE = 0, 1, 2
 
 class ServerFit(Row):
     server: Server
+    batched_tokens: int
+    """Of its prefill step, which its activations are of."""
+    batched_by: str
+    """Who says so."""
     need: Need
     verdict: int | None = None
     """One of the three above; None: no memory was named."""

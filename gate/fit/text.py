@@ -85,16 +85,21 @@ def _bases(made: FitReport, size: Shown) -> Iterable[str]:
     if model.gdn_layers:
         state = f"{model.state_bytes} bytes a sequence over {model.gdn_layers} GDN layers"
         yield f"state        {state}; vllm rounds to pages"
-    yield (
-        f"activations  the widest layer's outputs of a {limits.batched_tokens}-token step, each once; "
-        f"logits of "
-        f"{limits.max_num_seqs}, BF16 and fp32"
-    )
+    logits = f"logits of {limits.max_num_seqs}, BF16 and fp32"
+    yield f"activations  the widest layer's outputs of a step, each once; {logits}"
+    yield f"step         {'; '.join(_steps(made))}"
     if held.scratch and ours:
         yield "scratch      engine: its largest joined product as prefill multiplies it, NVFP4 as BF16"
     yield "assumed      derived from nothing here; --used RUN shows what it was, --overhead replaces it"
     if any(one.largest_context == model.max_context for one in made.servers):
         yield f"limit        {model.max_context} is the model's own, max_position_embeddings"
+
+
+def _steps(made: FitReport) -> Iterable[str]:
+    if len({(one.batched_tokens, one.batched_by) for one in made.servers}) == 1:
+        yield f"{made.servers[0].batched_tokens} tokens, {made.servers[0].batched_by}"
+    else:
+        yield from (f"{one.server} {one.batched_tokens} tokens, {one.batched_by}" for one in made.servers)
 
 
 def _starting(made: FitReport, size: Shown) -> Iterable[str]:
@@ -103,15 +108,18 @@ def _starting(made: FitReport, size: Shown) -> Iterable[str]:
         yield f"engine       not shown: {made.left_out}"
     limits = made.limits
     asked = f"--max-model-len {limits.context} --max-num-seqs {limits.max_num_seqs}"
-    asked += f" --max-num-batched-tokens {limits.batched_tokens} --kv-cache-dtype {made.kv_cache_dtype}"
-    yield f"start with   {asked}"
+    steps = {one.server: f"--max-num-batched-tokens {one.batched_tokens} " for one in made.servers}
+    shared, *others = set(steps.values())
+    if not others:
+        asked, steps = f"{asked} {shared}", dict.fromkeys(steps, "")
+    yield f"start with   {asked.strip()} --kv-cache-dtype {made.kv_cache_dtype}"
     for one in made.servers:
         if one.server == "engine":
             blocks = limits.max_num_seqs * -(-limits.context // one.need.block_tokens)
             rule = "without it the pool is a quarter of what the weights leave at most"
-            yield f"engine       --num-blocks {blocks}; {rule}"
+            yield f"engine       {steps['engine']}--num-blocks {blocks}; {rule}"
         else:
-            yield f"vllm         --kv-cache-memory-bytes {one.need.pool_bytes}"
+            yield f"vllm         {steps['vllm']}--kv-cache-memory-bytes {one.need.pool_bytes}"
     if made.together:
         total = sum(one.need.total for one in made.servers)
         fits = "" if made.memory_bytes is None else ": fits" if total <= made.memory_bytes else ": does not fit"
@@ -133,6 +141,8 @@ def _about(one: Used) -> str:
     limits = one.limits
     about = f"{one.arm:<12} {one.server}, {Path(one.checkpoint).name or DASH}, "
     about += f"context {limits.context}, {limits.max_num_seqs} sequences, "
+    if one.limits.batched_tokens is not None:
+        about += f"steps of {one.limits.batched_tokens} tokens, "
     about += f"KV {one.kv_cache_dtype}; whole: {one.memory_source}"
     if one.need is None:
         return f"{about}; no need is known: another server, or its checkpoint is gone or of another kind"

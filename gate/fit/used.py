@@ -43,7 +43,7 @@ def of_arm(data: RunData, arm: Arm, overhead_bytes: int) -> Used:
         context=recipe.max_model_len,
         max_num_seqs=recipe.max_num_seqs,
         kv_bytes=KV_BYTES[dtype],
-        batched_tokens=_extra(said, BATCHED) or Limits.model_fields["batched_tokens"].default,
+        batched_tokens=_extra(said, BATCHED),
         overhead_bytes=overhead_bytes,
     )
     model = sizes(headers) if headers is not None else None

@@ -12,7 +12,7 @@ from tests.gate.headers.sparse import synthetic
 
 PAGE = Path(__file__).parents[3] / "docs" / "fit.md"
 COMMANDS = (
-    "fit --model nvidia-27b --gpu-memory 24GiB --context 32768 --max-num-seqs 4 --max-num-batched-tokens 2048",
+    "fit --model nvidia-27b --gpu-memory 24GiB --context 32768 --max-num-seqs 4",
     "model diff nvidia-27b unsloth-27b",
 )
 

@@ -15,7 +15,7 @@ from engine.runner import POOL_SHARE
 from engine.server.loading import load_runner
 from engine.weights.quantization import load_quant_config
 from gate.fit.flow import CONTEXT, ENGINE_ARCHITECTURES
-from gate.fit.need import ENGINE_BLOCK, Limits, caches, need, weights
+from gate.fit.need import ENGINE_BLOCK, ENGINE_TOKENS, Limits, caches, need, weights
 from gate.fit.sizes import asked_kv_dtype, sizes
 from gate.headers.read import read
 from gate.headers.schemes import modules
@@ -65,6 +65,6 @@ def test_auto_means_the_same_in_layouts_that_vllm_has_loaded(name: str, tmp_path
 def test_the_defaults_are_the_engines() -> None:
     assert CacheConfig().block_tokens == ENGINE_BLOCK
     assert SchedulerConfig().max_model_len == CONTEXT
-    assert SchedulerConfig().max_num_batched_tokens == Limits.model_fields["batched_tokens"].default
+    assert SchedulerConfig().max_num_batched_tokens == ENGINE_TOKENS
     assert set(ENGINE_ARCHITECTURES) == set(ARCHITECTURES)
     assert POOL_SHARE == 4, "gate/fit/text.py says a quarter"

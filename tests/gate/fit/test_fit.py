@@ -154,6 +154,66 @@ def test_more_batched_tokens_and_another_overhead_count(gate: Run, tiny: Path) -
     assert more["activations"] > base["activations"]
 
 
+def steps(made: dict[str, Any]) -> list[tuple[str, int, str]]:
+    return [(one["server"], one["batched_tokens"], one["batched_by"]) for one in made["servers"]]
+
+
+def test_each_arm_s_step_is_its_own_and_shown(gate: Run, real: Path) -> None:
+    wide = ("--model", real, "--max-num-seqs", 32)
+    made = asked(gate, *wide)
+    assert steps(made) == [("engine", 16384, "its default"), ("vllm", 8192, "its default on an H200")]
+    ours, theirs = (one["need"]["activations"] for one in made["servers"])
+    assert ours - theirs == 8192 * (2 * 5120 + 63_488) * 2
+    _, out = gate(*wide)
+    assert "\nstep         engine 16384 tokens, its default; vllm 8192 tokens, its default on an H200\n" in out
+    assert "\nstart with   --max-model-len 4096 --max-num-seqs 32 --kv-cache-dtype fp8\n" in out
+    assert "\nengine       --max-num-batched-tokens 16384 --num-blocks 8192; " in out
+    assert "\nvllm         --max-num-batched-tokens 8192 --kv-cache-memory-bytes " in out
+    _, out = gate(*wide, "--max-num-batched-tokens", 2048)
+    assert "\nstep         2048 tokens, as asked\n" in out
+    assert (
+        "--max-num-seqs 32 --max-num-batched-tokens 2048 --kv-cache-dtype fp8\nengine       --num-blocks 8192; " in out
+    )
+    assert steps(asked(gate, *wide, "--gpu-memory", "24GiB"))[1] == ("vllm", 2048, "its default on a smaller card")
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (["--max-num-batched-tokens", "8192"], 8192),
+        (["--max-num-batched-tokens=512", "--num-blocks", "9"], 512),
+        (["--num-blocks", "9", "--max_num_batched_tokens", "77"], 77),
+    ],
+)
+def test_a_recipe_s_arguments_give_an_arm_s_step(
+    gate: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], step: int
+) -> None:
+    monkeypatch.setattr(flow.find, "of_recipe", lambda _recipe: tiny)
+    whole = recipes.load("tiny").model_dump()
+    for table, server in (("candidate", "engine"), ("oracle", "vllm")):
+        other = {"engine": ("vllm", 4096, "its default, no more than all sequences hold")}
+        other |= {"vllm": ("engine", 16384, "its default")}
+        changed = recipes.parse({**whole, table: {**whole[table], "args": words}}, "test")
+        monkeypatch.setattr(recipes, "load", lambda _name, changed=changed: changed)
+        assert sorted(steps(asked(gate, "--recipe", "tiny"))) == sorted([(server, step, "the recipe's"), other[server]])
+        made = asked(gate, "--recipe", "tiny", "--max-num-batched-tokens", 64)
+        assert {one[1:] for one in steps(made)} == {(64, "as asked")}
+
+
+@pytest.mark.parametrize("value", ["8k", "0", "9" * 400, ""])
+def test_a_recipe_s_step_that_is_no_number_is_one_line(
+    gate: Run, tiny: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setattr(flow.find, "of_recipe", lambda _recipe: tiny)
+    whole = recipes.load("tiny").model_dump()
+    words = ["--max-num-batched-tokens", value] if value else ["--max-num-batched-tokens"]
+    changed = recipes.parse({**whole, "candidate": {**whole["candidate"], "args": words}}, "test")
+    monkeypatch.setattr(recipes, "load", lambda _name: changed)
+    code, out = gate("--recipe", "tiny")
+    assert (code, out.count("\n")) == (64, 1)
+    assert f"the recipe's --max-num-batched-tokens '{value}'; expected a number from 1 to" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gate.errors import CheckpointError
 from gate.fit.largest import MOST_SEQUENCES, largest_context, largest_max_num_seqs
-from gate.fit.need import SERVERS, Limits, Need, Server, Weights, caches, need, weights
+from gate.fit.need import SERVERS, Limits, Need, Server, Weights, caches, need, step, weights
 from gate.fit.sizes import Sizes, asked_kv_dtype, sizes
 from gate.headers.read import Headers, read
 from gate.headers.schemes import modules
@@ -35,7 +35,8 @@ LIMITS = st.builds(
     context=st.integers(1, 300_000),
     max_num_seqs=st.integers(1, 512),
     kv_bytes=st.sampled_from([1, 2]),
-    batched_tokens=st.integers(1, 16_384),
+    batched_tokens=st.none() | st.integers(1, 16_384),
+    memory_bytes=st.none() | st.integers(1, 2**38),
     overhead_bytes=st.integers(0, 2**31),
 )
 HELD = Weights(shipped=10**9, by_family={"BF16": 10**9}, row_scales=10**5, scratch=10**7, left_alone={})
@@ -116,8 +117,9 @@ def test_our_caches_are_blocks_of_16_and_a_slot_a_sequence(dense: Headers) -> No
 def test_more_of_anything_never_takes_less(server: Server, model: Sizes, limits: Limits) -> None:
     base = need(server, model, HELD, limits)
     for name in ("context", "max_num_seqs", "batched_tokens", "overhead_bytes"):
-        more = limits.model_copy(update={name: getattr(limits, name) + 1})
-        assert need(server, model, HELD, more).total >= base.total
+        if (value := getattr(limits, name)) is not None:
+            more = limits.model_copy(update={name: value + 1})
+            assert need(server, model, HELD, more).total >= base.total
     assert base.total >= base.exact >= HELD.shipped
 
 
@@ -171,6 +173,29 @@ def test_a_model_of_attention_alone_has_no_state_and_defaults_of_its_own() -> No
     assert (model.kv_heads, model.head_dim) == (4, 16)
     for server in SERVERS:
         assert caches(server, model, Limits(context=17, max_num_seqs=1, kv_bytes=2)) == (4 * 32 * 256, 0, 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "ours", "theirs"),
+    [
+        ({}, (16384, "its default"), (8192, "its default on an H200")),
+        ({"memory_bytes": 70 * 2**30}, (16384, "its default"), (8192, "its default on an H200")),
+        ({"memory_bytes": 70 * 2**30 - 1}, (16384, "its default"), (2048, "its default on a smaller card")),
+        ({"context": 257}, (16384, "its default"), (8192, "its default on an H200")),
+        ({"context": 256}, (16384, "its default"), (8192, "its default on an H200")),
+        ({"context": 255}, (16384, "its default"), (8160, "its default, no more than all sequences hold")),
+        ({"context": 255, "batched_tokens": 9000}, (9000, "as asked"), (9000, "as asked")),
+    ],
+)
+def test_a_step_is_each_servers_own(
+    dense: Headers, change: dict[str, int], ours: tuple[int, str], theirs: tuple[int, str]
+) -> None:
+    limits = Limits(**{"context": 4096, "max_num_seqs": 32, "kv_bytes": 1} | change)  # type: ignore[arg-type]
+    assert (step("engine", limits), step("vllm", limits)) == (ours, theirs)
+    model = sizes(dense)
+    for server, (tokens, _) in zip(SERVERS, (ours, theirs), strict=True):
+        outputs = need(server, model, HELD, limits).activations - limits.max_num_seqs * 248_320 * 6
+        assert outputs == tokens * (2 * 5120 + 63_488) * 2
 
 
 def test_the_estimate_is_the_widest_layers_outputs_and_logits(dense: Headers) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gate.fit import used as used_module
+from gate.fit.need import Limits, step
 from gate.fit.used import of_arm, used
 from gate.observe import store
 from gate.observe.rows import ARMS, Arm
@@ -151,9 +152,35 @@ def test_what_both_servers_held_on_an_h200(shape: str, tmp_path: Path) -> None:
         )
         found = tuple((round((held or 0) / GIB, 2), round(needed / GIB, 2)) for held, needed in pairs)
         assert found == ON_AN_H200[shape, arm]
-        cells = " | ".join(f"{held:.2f}, {needed:.2f}" for held, needed in found)
+        assert one.limits.batched_tokens is not None
+        cells = " | ".join((f"{one.limits.batched_tokens:,}", *(f"{held:.2f}, {needed:.2f}" for held, needed in found)))
         assert f"| {shape.upper()}, {NAMES[arm]} | {cells} |" in page
         assert (one.rest_bytes or 0) < rest + 3 * GIB - need.overhead
+
+
+STARTS = sorted((ROOT / "results").glob("h200*/*/logs/oracle*.log"))
+
+
+def test_the_recorded_starts_of_vllm_had_the_step_that_is_taken_for_it() -> None:
+    """Each with 32 sequences of 4,096 tokens and no argument for it, on an H200."""
+    assert len([log for log in STARTS if log.name == "oracle.log"]) == 5
+    tokens, _ = step("vllm", Limits(context=4096, max_num_seqs=32, kv_bytes=1))
+    for log in STARTS:
+        told = log.read_text()
+        assert f"Chunked prefill is enabled with max_num_batched_tokens={tokens}." in told
+        assert f"compile range (1, {tokens})" in told
+        assert "'max_num_batched_tokens'" not in told
+
+
+def test_the_step_is_what_the_server_told_or_its_own(run: RunData) -> None:
+    told = of_arm(said(run, "oracle", max_num_batched_tokens="256"), "oracle", GIB)
+    silent = of_arm(dataclasses.replace(run, identities=()), "oracle", GIB)
+    assert (told.limits.batched_tokens, silent.limits.batched_tokens) == (256, None)
+    assert told.need is not None
+    assert silent.need is not None
+    # A whole step of vLLM's own would hold more than 8 sequences of the run's context do.
+    assert step("vllm", silent.limits)[0] == 8 * silent.limits.context
+    assert silent.need.activations > told.need.activations
 
 
 def test_both_arms_of_a_folder(run: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
