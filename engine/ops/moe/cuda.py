@@ -26,8 +26,8 @@ expert's weights are unpacked for once.
 MAX_EXPERTS, MAX_SLOTS = 256, 16
 
 WIDE = False
-"""Whether wide.cu multiplies for more than MAX_ROUTED tokens, where it can. It passes in the CPU emulator and has not yet
-run on a device (README)."""
+"""Whether wide.cu multiplies for more than MAX_ROUTED tokens, where it can. It passes in the CPU emulator and has not
+yet run on a device (README)."""
 WIDE_ARCHS, WIDE_ROWS = ("90a",), 256
 """Where it has its products, and what an expert's rows must be a multiple of."""
 

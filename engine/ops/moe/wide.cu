@@ -55,7 +55,8 @@ struct Tasks {
     int count, each;
     __device__ explicit Tasks(const GroupedArgs& args) : args(args), count(__ldcg(args.entry_count)), each(args.n / WIDE_ROWS) {}
     __device__ int all() const { return count * each; }
-    __device__ int4 entry(int task) const { return __ldcg(args.entries + (count - 1 - task / each)); }
+    // Asked for ahead, by tasks that may not be there: the last entry then.
+    __device__ int4 entry(int task) const { return __ldcg(args.entries + max(count - 1 - task / each, 0)); }
     __device__ int tile(int task, int warp) const {   // a warpgroup's tiles of one product are neighbours
         return task % each * (WIDE_ROWS / TILE_ROWS) + warp / GROUP_WARPS * (GROUP_WARPS * WIDE_TILES) + warp % GROUP_WARPS;
     }
@@ -66,11 +67,16 @@ template <Output O>
 __device__ __forceinline__ void gather(const GroupedArgs& args, const Tasks& tasks, uint8_t* stages, uint64_t* full, uint64_t* empty, int warp, int lane) {
     const int units = args.k / W4A16::UNIT_K;
     const int word = lane % 4 * 8 + lane / 4;   // that this lane brings, of 32: it becomes word `lane`
+    // An entry is asked for two tasks ahead and its pairs one: `down` has two columns a task, in whose time no two trips fit.
+    auto pair_of = [&](int4 entry) { return __ldcg(args.pairs + entry.y + min(lane * GROUP_WARPS + warp, entry.z - 1)); };   // lanes 0 to 15
     Turn turn;
+    if (int(blockIdx.x) >= tasks.all()) return;
+    int4 entry = tasks.entry(blockIdx.x), next = tasks.entry(blockIdx.x + gridDim.x);
+    int pair = pair_of(entry);
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
-        const int4 entry = tasks.entry(task);
         const int rows = (entry.z - warp + GROUP_WARPS - 1) / GROUP_WARPS;   // may be none
-        const int offset = x_offset<O>(args, __ldcg(args.pairs + entry.y + min(lane * GROUP_WARPS + warp, entry.z - 1)));   // of lanes 0 to 15
+        const int offset = x_offset<O>(args, pair);
+        entry = next, next = tasks.entry(task + 2 * gridDim.x), pair = pair_of(entry);
         for (int column = 0; column < units; column++, turn.advance(WIDE_X_STAGES)) {
             barrier_wait(empty + turn.stage, turn.parity ^ 1);   // the first time round nobody has to give it back
             uint8_t* stage = stages + turn.stage * WIDE_X_BYTES + lane % 4 * 4;
@@ -218,8 +224,10 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
     }
     XStages x{shared, x_full, x_empty, {}};
     Turn turn;
+    int4 upcoming = tasks.entry(blockIdx.x);
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
-        const int4 entry = tasks.entry(task);
+        const int4 entry = upcoming;
+        upcoming = tasks.entry(task + gridDim.x);
         int pair[WIDE_PAIRS / 32];   // lane, 32 + lane of the entry's
 #pragma unroll
         for (int i = 0; i < WIDE_PAIRS / 32; i++) pair[i] = __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1));
