@@ -70,10 +70,11 @@ class ModelRunner:
             return self._replay(batch, self.graphs)
         fused = isinstance(self.model, FusedForCausalLM)
         step = build_step(batch, self.caches.block_tokens, self.device, for_kernels=fused)
-        hidden = self.model.forward(step, self.caches)
         ends = list(accumulate(len(s.token_ids) for s in batch.segments))
+        rows = self._sampled_rows(batch.segments, ends)
+        hidden = self.model.forward(step, self.caches)
         prompts = [self._prompt(s, hidden, end) for s, end in zip(batch.segments, ends, strict=True)]
-        chosen = iter(self._sample(batch.segments, hidden, ends))
+        chosen = iter(self._sample(batch.segments, hidden, rows))
         sampled = []
         for segment, prompt in zip(batch.segments, prompts, strict=True):
             token, logprobs = next(chosen) if segment.sample else (None, None)
@@ -98,17 +99,23 @@ class ModelRunner:
         output = StepOutput(batch.step, tuple(sampled))
         return Ticket(batch, followable=False, finish=lambda: output)
 
+    def _sampled_rows(self, segments: tuple[Segment, ...], ends: list[int]) -> Tensor | None:
+        """int64, the rows that end a known sequence; None for all there are.
+
+        Made before the model runs: an upload from pageable memory waits for what is queued, and so the device would
+        wait for the host between the last layer and lm_head.
+        """
+        rows = [end - 1 for s, end in zip(segments, ends, strict=True) if s.sample]
+        return None if rows == list(range(ends[-1])) else torch.tensor(rows, dtype=torch.int64, device=self.device)
+
     def _sample(
-        self, segments: tuple[Segment, ...], hidden: Tensor, ends: list[int]
+        self, segments: tuple[Segment, ...], hidden: Tensor, rows: Tensor | None
     ) -> list[tuple[int, TokenLogprobs | None]]:
         """Only rows that end a known sequence go through lm_head."""
-        pairs = [(s, end - 1) for s, end in zip(segments, ends, strict=True) if s.sample]
-        if not pairs:
+        wanted = [s for s in segments if s.sample]
+        if not wanted:
             return []
-        rows = [row for _, row in pairs]
-        if rows != list(range(hidden.shape[0])):
-            hidden = hidden[torch.tensor(rows, device=self.device)]
-        return self.sampler.sample(self.model.logits(hidden), [s for s, _ in pairs])
+        return self.sampler.sample(self.model.logits(hidden if rows is None else hidden[rows]), wanted)
 
     def _prompt(self, segment: Segment, hidden: Tensor, end: int) -> tuple[TokenLogprobs | None, ...]:
         if segment.params.prompt_logprobs is None:
