@@ -34,7 +34,7 @@ ROOF_BYTES_PER_S = 4.42e12
 """What a kernel that only reads reaches on an H200 (docs/kernels.md): the denominator of every share."""
 
 FAMILIES = (
-    ("W4A16 product", r"skinny_kernel<.*W4A16"),
+    ("W4A16 product", r"skinny_kernel<.*W4A16|w4a16_wide_kernel"),
     ("experts", r"grouped(_many|_wide)?_kernel"),
     ("experts (library)", r"GroupProblemShape|prepare_grouped_gemm"),
     ("experts: x by pair, sums", r"(spread|combine)_pairs_kernel"),

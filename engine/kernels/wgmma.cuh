@@ -77,37 +77,67 @@ __device__ __forceinline__ void more_registers() {
 
 #define ENGINE_SUMS(g) "+f"(d[g][0]), "+f"(d[g][1]), "+f"(d[g][2]), "+f"(d[g][3])
 
-// sums[g]: of tokens 8 g to 8 g + 7, for the first GROUPS groups: 2, 4, 6 or 8.
-template <int GROUPS>
-__device__ __forceinline__ void wgmma_bf16(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) {
-    static_assert(GROUPS == 2 || GROUPS == 4 || GROUPS == 6 || GROUPS == 8, "an instruction for each is written out");
+// sums[g]: of tokens 8 g to 8 g + 7, for the first GROUPS groups.
+template <int GROUPS, int COUNT>
+__device__ __forceinline__ void wgmma_bf16(float (&d)[COUNT][4], const uint32_t (&a)[4], uint64_t b) {
+    static_assert(GROUPS <= COUNT && (GROUPS == 2 || GROUPS == 4 || GROUPS == 6 || GROUPS == 8 || GROUPS == 12 || GROUPS == 16),
+                  "an instruction for each is written out");
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     if constexpr (GROUPS == 2)
         asm volatile(
             "{.reg .pred more; setp.eq.u32 more, 0, 0; "
-            "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, more, 1, 1, 0;}"
+            "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7"
+            "}, {%8,%9,%10,%11}, %12, more, 1, 1, 0;}"
             : ENGINE_SUMS(0), ENGINE_SUMS(1)
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     if constexpr (GROUPS == 4)
         asm volatile(
             "{.reg .pred more; setp.eq.u32 more, 0, 0; "
-            "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
-            "{%16,%17,%18,%19}, %20, more, 1, 1, 0;}"
+            "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+            "}, {%16,%17,%18,%19}, %20, more, 1, 1, 0;}"
             : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3)
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     if constexpr (GROUPS == 6)
         asm volatile(
             "{.reg .pred more; setp.eq.u32 more, 0, 0; "
-            "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23}, {%24,%25,%26,%27}, %28, more, 1, 1, 0;}"
+            "wgmma.mma_async.sync.aligned.m64n48k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23"
+            "}, {%24,%25,%26,%27}, %28, more, 1, 1, 0;}"
             : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3), ENGINE_SUMS(4), ENGINE_SUMS(5)
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
     if constexpr (GROUPS == 8)
         asm volatile(
             "{.reg .pred more; setp.eq.u32 more, 0, 0; "
-            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-            "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, more, 1, 1, 0;}"
-            : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3), ENGINE_SUMS(4), ENGINE_SUMS(5), ENGINE_SUMS(6), ENGINE_SUMS(7)
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
+            "%25,%26,%27,%28,%29,%30,%31"
+            "}, {%32,%33,%34,%35}, %36, more, 1, 1, 0;}"
+            : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3), ENGINE_SUMS(4), ENGINE_SUMS(5),
+              ENGINE_SUMS(6), ENGINE_SUMS(7)
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    if constexpr (GROUPS == 12)
+        asm volatile(
+            "{.reg .pred more; setp.eq.u32 more, 0, 0; "
+            "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
+            "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+            "}, {%48,%49,%50,%51}, %52, more, 1, 1, 0;}"
+            : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3), ENGINE_SUMS(4), ENGINE_SUMS(5),
+              ENGINE_SUMS(6), ENGINE_SUMS(7), ENGINE_SUMS(8), ENGINE_SUMS(9), ENGINE_SUMS(10), ENGINE_SUMS(11)
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    if constexpr (GROUPS == 16)
+        asm volatile(
+            "{.reg .pred more; setp.eq.u32 more, 0, 0; "
+            "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+            "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"
+            "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"
+            "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+            "}, {%64,%65,%66,%67}, %68, more, 1, 1, 0;}"
+            : ENGINE_SUMS(0), ENGINE_SUMS(1), ENGINE_SUMS(2), ENGINE_SUMS(3), ENGINE_SUMS(4), ENGINE_SUMS(5),
+              ENGINE_SUMS(6), ENGINE_SUMS(7), ENGINE_SUMS(8), ENGINE_SUMS(9), ENGINE_SUMS(10), ENGINE_SUMS(11),
+              ENGINE_SUMS(12), ENGINE_SUMS(13), ENGINE_SUMS(14), ENGINE_SUMS(15)
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }

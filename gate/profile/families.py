@@ -26,7 +26,7 @@ RULES: tuple[Rule, ...] = (
     # First, since Inductor puts the names of what it fused, products included, into its kernels' names.
     Rule("norm_quant_act", r"^triton_"),
     Rule("moe_w4a16", r"marlin_moe_wna16::Marlin<|grouped(_many|_wide)?_kernel"),
-    Rule("w4a16", r"marlin::Marlin<|skinny_kernel<.*W4A16|\bgptq_marlin\b"),
+    Rule("w4a16", r"marlin::Marlin<|skinny_kernel<.*W4A16|w4a16_wide_kernel|\bgptq_marlin\b"),
     Rule("fp4", r"nvfp4.*gemm|fp4_gemm|cutlass.*nv_float4"),
     Rule("fp8", r"cutlass_3x_gemm_sm\d+_fp8|skinny_kernel<.*W8A8|nvjet_(sm\d+_)?qq|cutlass_scaled_mm_sm"),
     Rule("bf16", r"splitKreduce_kernel|reduce_1Block_kernel", helper=True),

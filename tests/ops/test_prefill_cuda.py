@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from engine.kernels import library
 from engine.ops import attention, gdn
 from engine.ops.attention import cuda_prefill as attention_prefill
 from engine.ops.gdn import GdnWeights
 from engine.ops.linear import cuda
 from engine.ops.linear.quantize import quantize_per_token
+from engine.ops.w4a16 import wide
 from engine.weights.types import Fp8Weight, Nvfp4Weight
 from tests.ops.poison import relative_error
 
@@ -20,6 +22,8 @@ SIZES = [(16, 256), (48, 512), (1040, 1280)]
 TOKENS = [1, 8, 9, 32, 33, 100, 257]
 BF16_ERROR = 3e-3
 """One rounding of the result to bf16, and beyond 32 tokens one of each NVFP4 weight."""
+WIDE_ERROR = 1e-5
+"""Exact products, summed in fp32 by the tensor cores."""
 SWIGLU_ERROR = 6e-3
 """Gate, up, silu and product are each rounded."""
 GDN_ERROR = 6e-3
@@ -65,6 +69,39 @@ def test_w4a16(m, n, k, cuda_generator):
     packed = cuda.pack_w4a16(weight)
     assert relative_error(cuda.project(x, packed, space), expected) < BF16_ERROR
     assert relative_error(cuda.planes(x, packed, space).sum(0), expected) < BF16_ERROR
+
+
+@pytest.fixture
+def _wide(monkeypatch):
+    """Of the weight's units by warpgroup products, and not of rows written out: scratch has no room for any."""
+    if library.arch_of(torch.device("cuda")) not in wide.WIDE_ARCHS:
+        pytest.skip("needs a Hopper GPU")
+    monkeypatch.setattr(wide, "WIDE", True)
+
+
+@pytest.mark.parametrize("m", [33, 64, 100, 129, 257, 1000])
+@pytest.mark.parametrize(("n", "k"), [(256, 256), (768, 512), (1024, 1280), (5120, 2304)])
+@pytest.mark.usefixtures("_wide", "poison")
+def test_w4a16_by_warpgroup_products(m, n, k, cuda_generator):
+    weight, none = nvfp4(n, k, cuda_generator), cuda.Scratch(0, torch.device("cuda"))
+    x = torch.randn(m, k, device="cuda", generator=cuda_generator).bfloat16()
+    expected = x.double() @ weight.dequantize(torch.float32).double().T
+    packed = cuda.pack_w4a16(weight)
+    assert relative_error(cuda.project(x, packed, none), expected) < BF16_ERROR
+    assert relative_error(cuda.planes(x, packed, none).sum(0), expected) < WIDE_ERROR
+    for parts in (1, k // 256):
+        assert relative_error(wide.partial(x, packed.units, packed.row_scale, parts).sum(0), expected) < WIDE_ERROR
+
+
+@pytest.mark.parametrize("m", [33, 64, 100, 129, 257, 1000])
+@pytest.mark.parametrize(("n", "k"), [(128, 256), (384, 512), (1024, 1280)])
+@pytest.mark.usefixtures("_wide", "poison")
+def test_swiglu_by_warpgroup_products(m, n, k, cuda_generator):
+    gate, up = nvfp4(n, k, cuda_generator), nvfp4(n, k, cuda_generator)
+    x = torch.randn(m, k, device="cuda", generator=cuda_generator).bfloat16()
+    gate_y, up_y = (x.double() @ w.dequantize(torch.float32).double().T for w in (gate, up))
+    out = cuda.swiglu(x, cuda.pack_gate_up(gate, up), cuda.Scratch(0, torch.device("cuda")))
+    assert relative_error(out, F.silu(gate_y) * up_y) < SWIGLU_ERROR
 
 
 @pytest.mark.parametrize("m", TOKENS)

@@ -18,6 +18,7 @@ from engine.kernels.skinny import MAX_TOKENS, TILE_ROWS
 from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
 from engine.ops.sample import cuda as sample_cuda
 from engine.ops.w4a16 import pack as w4a16_pack
+from engine.ops.w4a16 import wide
 from engine.ops.w4a16.cuda import w4a16, w4a16_argmax, w4a16_partial, w4a16_swiglu
 from engine.ops.w8a8 import pack as w8a8_pack
 from engine.ops.w8a8.cuda import w8a8, w8a8_partial
@@ -38,10 +39,15 @@ class W4A16:
         return self.units.shape[0] * TILE_ROWS, self.units.shape[1] * w4a16_pack.UNIT_K
 
     @property
+    def wide(self) -> bool:
+        """Whether products of more tokens than the streaming kernels take are made from the units (ops/w4a16/wide)."""
+        return wide.takes(self.shape[0], self.units.device)
+
+    @property
     def scratch_bytes(self) -> int:
-        """What it needs to be written out in row order."""
+        """What it needs to be written out in row order; 0 where it never is."""
         n, k = self.shape
-        return 2 * n * k
+        return 0 if self.wide else 2 * n * k
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +151,8 @@ def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     """x bf16 [m, k], or e4m3 for a W8A8 weight with a static scale -> bf16 [m, n]."""
     out: Tensor
     if x.shape[0] > MAX_TOKENS:
+        if isinstance(weight, W4A16) and weight.wide:
+            return wide.product(x, weight.units, weight.row_scale)
         return _library_product(x, weight, scratch.rows(weight), scratch)
     if isinstance(weight, W4A16):
         out = w4a16(x, weight.units, weight.row_scale, dependent=True)
@@ -192,6 +200,8 @@ def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     out: Tensor
     few = x.shape[0] <= MAX_TOKENS
     if isinstance(weight, W4A16):
+        if not few and weight.wide:
+            return wide.partial(x, weight.units, weight.row_scale)
         if not few:
             return torch.mm(x, scratch.rows(weight).t(), out_dtype=torch.float32)[None]
         out = w4a16_partial(x, weight.units, weight.row_scale, dependent=True)
@@ -205,6 +215,8 @@ def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
 
 def swiglu(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     """silu(gate x) · up x with a weight of `pack_gate_up`: [m, k] -> bf16 [m, n/2]."""
+    if isinstance(weight, W4A16) and weight.wide and x.shape[0] > MAX_TOKENS:
+        return wide.swiglu(x, weight.units, weight.row_scale)
     if isinstance(weight, W4A16) and x.shape[0] <= MAX_TOKENS:
         fused: Tensor = w4a16_swiglu(x, weight.units, weight.row_scale, dependent=True)
         return fused

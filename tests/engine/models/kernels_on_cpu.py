@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from engine import graphs
-from engine.kernels.skinny import Machine
+from engine.kernels.skinny import Epilogue, Machine
 from engine.models import fused, fused_layers
 from engine.ops import attention, gdn, norm, rope
 from engine.ops.linear import cuda as linear_cuda
 from engine.ops.moe import cuda as moe_cuda
 from engine.ops.norm.cuda import Normed
 from engine.ops.w4a16 import pack as w4a16_pack
+from engine.ops.w4a16 import wide
 from engine.ops.w8a8 import pack as w8a8_pack
 from engine.weights.types import E2M1_VALUES
 from tests.ops.sorted_routing import routing_by_sort
@@ -33,6 +34,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(linear_cuda.library, "call", call)
     patch.setattr(linear_cuda.library, "arch_of", lambda _: "90a")
     patch.setattr(moe_cuda, "machine", lambda _: Machine(multiprocessors=132, max_shared_bytes=227 * 1024))
+    patch.setattr(wide, "machine", lambda _: Machine(multiprocessors=132, max_shared_bytes=227 * 1024))
     patch.setattr(torch, "_scaled_mm", scaled_mm)
     patch.setattr(torch, "mm", mm)
     patch.setattr(fused_layers, "add_norm", add_norm)
@@ -108,6 +110,8 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         arguments[1].view(torch.uint8).copy_(w8a8_pack.unpack(arguments[0]).view(torch.uint8))
     elif name == "engine_swiglu":
         arguments[1].copy_(_swiglu(arguments[0]))
+    elif name == "engine_w4a16_wide":
+        w4a16_wide(*arguments)
     elif name == "engine_moe_grouped":
         moe_grouped(moe_cuda.ENTRY_PAIRS, *arguments)
     elif name in ("engine_moe_grouped_many", "engine_moe_grouped_wide"):
@@ -122,6 +126,21 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         moe_router(*arguments)
     else:
         raise AssertionError(f"{name} was launched without a stand-in")
+
+
+def w4a16_wide(units, row_scale, x, out, m, n, k, parts, epilogue, blocks, dependent):
+    assert dependent
+    assert blocks > 0
+    assert (m, k) == x.shape
+    weight = four_bit(units, row_scale)
+    assert weight.shape == (n, k)
+    if epilogue != Epilogue.PARTIAL:
+        y = (x.float() @ weight.T).bfloat16()
+        out.copy_(_swiglu(y) if epilogue == Epilogue.SWIGLU else y)
+        return
+    cut = -(-k // parts)
+    for part in range(parts):
+        out[part] = x[:, part * cut : (part + 1) * cut].float() @ weight[:, part * cut : (part + 1) * cut].T
 
 
 def moe_grouped(

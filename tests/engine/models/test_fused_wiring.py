@@ -11,6 +11,7 @@ import torch
 
 from engine.batch import Batch, Segment
 from engine.graphs import DecodeGraphs
+from engine.kernels import library
 from engine.models import fused_layers
 from engine.models.caches import Caches
 from engine.models.config import TextConfig
@@ -19,6 +20,8 @@ from engine.models.layers import Source
 from engine.models.qwen3_5 import Qwen3_5ForCausalLM
 from engine.ops.linear import Budget
 from engine.ops.linear import cuda as linear_cuda
+from engine.ops.linear.cuda import W4A16
+from engine.ops.w4a16 import wide
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
@@ -201,6 +204,20 @@ def test_the_kernels_take_this_model(weights):
 def test_prefill(pair, lengths):
     sequences = sorted((Sequence(10 + i, n, i) for i, n in enumerate(lengths)), key=lambda s: len(s.ids) > 1)
     assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
+
+
+@pytest.mark.parametrize("lengths", [(33,), (40, 65), (100, 2, 30)], ids=str)
+def test_prefill_from_the_units_themselves(pair, lengths, monkeypatch):
+    """No NVFP4 weight is written out where a wide product takes it."""
+    monkeypatch.setattr(wide, "WIDE", True)
+    launched = []
+    call = kernels_on_cpu.call
+    monkeypatch.setattr(library, "call", lambda name, *rest: launched.append(name) or call(name, *rest))
+    sequences = sorted((Sequence(10 + i, n, i) for i, n in enumerate(lengths)), key=lambda s: len(s.ids) > 1)
+    assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
+    four_bit = sum(isinstance(weight, W4A16) for layer in pair[0].model.layers for weight in layer.mlp.packed)
+    assert launched.count("engine_w4a16_wide") == four_bit
+    assert "engine_w4a16_rows" not in launched
 
 
 def test_a_step_too_large_for_one_slice_of_swiglu(pair, monkeypatch):

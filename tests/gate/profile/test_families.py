@@ -93,6 +93,7 @@ def test_no_recorded_name_is_without_a_family(table: str) -> None:
         ("void attention_decode_kernel<1>(AttentionArgs)", "attention", False),
         ("gdn_decode_kernel(GdnArgs)", "gdn_step", False),
         ("void skinny_kernel<W4A16<1>, 2>(SkinnyArgs)", "w4a16", False),
+        ("void w4a16_wide_kernel<2>(WideArgs)", "w4a16", False),
         ("void skinny_kernel<W8A8<1>, 2>(SkinnyArgs)", "fp8", False),
         ("void grouped_kernel<1, true>(GroupedArgs)", "moe_w4a16", False),
         ("void grouped_many_kernel<1>(GroupedArgs)", "moe_w4a16", False),

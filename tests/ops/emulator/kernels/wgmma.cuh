@@ -49,7 +49,7 @@ inline void issue(float (*d)[4], const uint32_t* a, uint64_t b, int groups) {
     for (int group = 0; group < groups; group++) std::fill(d[group], d[group] + 4, NAN);
     own.open.push_back({d, a, b, groups});
 }
-template <int GROUPS> void wgmma_bf16(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b) { issue(d, a, b, GROUPS); }
+template <int GROUPS, int COUNT> void wgmma_bf16(float (&d)[COUNT][4], const uint32_t (&a)[4], uint64_t b) { issue(d, a, b, GROUPS); }
 inline void wgmma_bf16_columns(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) { issue(d, a, b, 16); }
 
 // Element k of column n of B.

@@ -1,0 +1,74 @@
+"""W4A16 for more than 32 tokens on Hopper: wide.cu multiplies from the units themselves, and writes no weight out.
+
+Roundings: codes times block scales are exact, sums and row scales are fp32; a library's product (ops/linear) rounds
+each weight to bfloat16 with its row scale first.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.kernels import library
+from engine.kernels.skinny import TILE_ROWS, Epilogue, machine
+from engine.ops.w4a16.pack import UNIT_BYTES, UNIT_K
+
+WIDE = False
+"""Whether it is taken, where it can. It passes in the CPU emulator and has not yet run on a device (README)."""
+WIDE_ARCHS, WIDE_ROWS = ("90a",), 256
+"""Where it has its products, and what n must be a multiple of."""
+SQUARE_TOKENS, MOST_PARTS = 128, 8
+COLUMN_US = 2.4
+"""Of 256 rows, 256 columns and SQUARE_TOKENS tokens: 4,096 cycles of the tensor cores at 1.7 GHz. Reckoned."""
+BYTES_PER_US = 4.4e6
+
+
+def takes(n: int, device: torch.device) -> bool:
+    """Whether products with an [n, k] weight of more tokens than a streaming kernel takes are multiplied here."""
+    return WIDE and n % WIDE_ROWS == 0 and library.arch_of(device) in WIDE_ARCHS
+
+
+def parts_for(m: int, n: int, k: int, blocks: int) -> int:
+    """Into how many parts of k to cut a product whose planes somebody adds up anyway: as few as fill the blocks."""
+    squares, units = n // WIDE_ROWS * -(-m // SQUARE_TOKENS), k // UNIT_K
+
+    def cost_us(parts: int) -> float:
+        rounds = -(-squares * parts // blocks)
+        written_and_read = 2 * 4 * parts * m * n
+        return rounds * -(-units // parts) * COLUMN_US + written_and_read / BYTES_PER_US
+
+    return min(range(1, min(units, MOST_PARTS) + 1), key=cost_us)
+
+
+def product(x: Tensor, units: Tensor, row_scale: Tensor) -> Tensor:
+    """bf16 [m, k] -> bf16 [m, n]; units uint8 [n/16, k/256, 2304], row_scale fp32 [n]."""
+    out = x.new_empty(x.shape[0], units.shape[0] * TILE_ROWS)
+    _run(x, units, row_scale, out, 1, Epilogue.BF16)
+    return out
+
+
+def swiglu(x: Tensor, units: Tensor, row_scale: Tensor) -> Tensor:
+    """bf16 [m, k] -> silu(gate) · up, bf16 [m, n/2]; rows interleaved by `pack.interleave` before packing."""
+    out = x.new_empty(x.shape[0], units.shape[0] * TILE_ROWS // 2)
+    _run(x, units, row_scale, out, 1, Epilogue.SWIGLU)
+    return out
+
+
+def partial(x: Tensor, units: Tensor, row_scale: Tensor, parts: int | None = None) -> Tensor:
+    """bf16 [m, k] -> fp32 [parts, m, n]: their sum over parts is the product. None: as many as are best."""
+    (m, k), n = x.shape, units.shape[0] * TILE_ROWS
+    parts = parts_for(m, n, k, machine(x.device).multiprocessors) if parts is None else parts
+    out = x.new_empty(parts, m, n, dtype=torch.float32)
+    _run(x, units, row_scale, out, parts, Epilogue.PARTIAL)
+    return out
+
+
+def _run(x: Tensor, units: Tensor, row_scale: Tensor, out: Tensor, parts: int, epilogue: Epilogue) -> None:
+    (m, k), n = x.shape, units.shape[0] * TILE_ROWS
+    if x.dtype != torch.bfloat16 or not x.is_contiguous() or units.shape[1:] != (k // UNIT_K, UNIT_BYTES):
+        raise ValueError(
+            f"w4a16: found x {x.dtype} {list(x.shape)}, units {list(units.shape)}; expected contiguous bfloat16 and "
+            f"[n/16, {k // UNIT_K}, {UNIT_BYTES}]"
+        )
+    sizes = (m, n, k, parts, int(epilogue), machine(x.device).multiprocessors, 1)
+    library.call("engine_w4a16_wide", x.device, units, row_scale, x, out, *sizes)

@@ -1,0 +1,146 @@
+"""ops/w4a16/wide.cu in the emulator: products of more than 32 tokens by warpgroups, held against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from engine.kernels import library
+from engine.kernels.library import KernelError
+from engine.kernels.skinny import Epilogue, Machine
+from engine.ops.linear import cuda as linear
+from engine.ops.w4a16 import wide
+from tests.ops import emulator
+from tests.ops.moe_products import matrix, normal, stack
+from tests.ops.poison import relative_error
+
+pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
+
+HOPPER, BLACKWELL = 227 * 1024, 99 * 1024
+PRODUCT_ERROR = 1e-6
+"""Codes times block scales are exact in bf16, and the emulator adds in float64: what is left is fp32's."""
+BF16_ERROR = 2**-8 + 1e-5
+SWIGLU_ERROR = 6e-3
+TOKENS = [1, 33, 64, 65, 100, 128, 129, 200, 300]
+"""One to sixteen groups of eight, an odd number of them, squares of unequal sizes."""
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch):
+    monkeypatch.setattr(wide, "WIDE", True)
+    monkeypatch.setattr(library, "arch_of", lambda _: "90a")
+    monkeypatch.setattr(library, "call", emulator.build("w4a16", "wide"))
+    monkeypatch.setattr(wide, "machine", lambda _: Machine(3, HOPPER))
+
+
+def weight(n, k, generator):
+    return stack(0, n, k, generator)[0]
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+@pytest.mark.usefixtures("poison")
+def test_planes_add_up_to_the_product(tokens, generator):
+    made, x = weight(256, 768, generator), normal(tokens, 768, generator)
+    planes = linear.planes(x, linear.pack_w4a16(made), linear.Scratch(0, x.device)) if tokens > 32 else None
+    for parts in (1, 2, 3):
+        out = wide.partial(x, *units(made), parts)
+        assert out.shape == (parts, tokens, 256)
+        assert relative_error(out.sum(0), x.double() @ matrix(made).T) < PRODUCT_ERROR
+        if planes is not None and planes.shape == out.shape:
+            assert torch.equal(planes, out)
+
+
+def units(made):
+    packed = linear.pack_w4a16(made)
+    return packed.units, packed.row_scale
+
+
+@pytest.mark.parametrize(("tokens", "n", "k"), [(33, 256, 256), (140, 512, 512), (256, 768, 256)])
+@pytest.mark.usefixtures("poison")
+def test_a_product_in_bf16(tokens, n, k, generator):
+    made, x = weight(n, k, generator), normal(tokens, k, generator)
+    out = linear.project(x, linear.pack_w4a16(made), linear.Scratch(0, x.device))
+    assert relative_error(out, x.double() @ matrix(made).T) < BF16_ERROR
+
+
+@pytest.mark.parametrize(("tokens", "n", "k"), [(33, 128, 256), (140, 256, 512), (256, 128, 768)])
+@pytest.mark.usefixtures("poison")
+def test_gate_and_up(tokens, n, k, generator):
+    gate, up, x = weight(n, k, generator), weight(n, k, generator), normal(tokens, k, generator)
+    out = linear.swiglu(x, linear.pack_gate_up(gate, up), linear.Scratch(0, x.device))
+    expected = F.silu(x.double() @ matrix(gate).T) * (x.double() @ matrix(up).T)
+    assert relative_error(out, expected) < SWIGLU_ERROR
+
+
+@pytest.mark.usefixtures("poison")
+def test_any_number_of_blocks_leaves_the_same_bits(monkeypatch, generator):
+    made, x = weight(512, 512, generator), normal(200, 512, generator)
+    outs = []
+    for blocks in (1, 4, 50):
+        monkeypatch.setattr(wide, "machine", lambda _, blocks=blocks: Machine(blocks, HOPPER))
+        outs.append(wide.partial(x, *units(made), 2))
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize("change", ["columns", "rows", "part"])
+def test_what_is_out_of_place_is_seen(change, generator):
+    """The comparison is not blind: two columns or two tokens exchanged, the second part left out."""
+    made, x = weight(256, 512, generator), normal(40, 512, generator)
+    wrong = x.clone()
+    if change == "columns":
+        wrong[:, [0, 1]] = x[:, [1, 0]]
+    elif change == "rows":
+        wrong[[0, 1]] = x[[1, 0]]
+    out = wide.partial(wrong, *units(made), 2)
+    total = out[0] if change == "part" else out.sum(0)
+    assert relative_error(total, x.double() @ matrix(made).T) > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"m": 0}, 1),
+        ({"n": 272}, 1),
+        ({"k": 128}, 1),
+        ({"parts": 3}, 1),
+        ({"parts": 2, "epilogue": int(Epilogue.BF16)}, 1),
+        ({"epilogue": int(Epilogue.ARGMAX)}, 1),
+        ({"m": 1 << 22}, 1),
+        ({"blocks": 0}, 1),
+    ],
+)
+def test_shapes_outside_the_contract_are_refused(change, code):
+    sizes = {"m": 33, "n": 256, "k": 512, "parts": 1, "epilogue": 0, "blocks": 3, "dependent": 1} | change
+    with pytest.raises(KernelError, match=f"CUDA error {code}"):
+        emulator.build("w4a16", "wide")("engine_w4a16_wide", torch.device("cpu"), *[None] * 4, *sizes.values())
+
+
+def test_a_smaller_device_refuses():
+    call = emulator.build("w4a16", "wide", max_shared_bytes=BLACKWELL)
+    with pytest.raises(KernelError, match="CUDA error 9"):
+        call("engine_w4a16_wide", torch.device("cpu"), *[None] * 4, 33, 256, 256, 1, 0, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("on", "arch", "n", "taken"),
+    [(True, "90a", 512, True), (True, "90a", 272, False), (True, "121a", 512, False), (False, "90a", 512, False)],
+)
+def test_where_it_is_taken(monkeypatch, on, arch, n, taken):
+    monkeypatch.setattr(wide, "WIDE", on)
+    monkeypatch.setattr(library, "arch_of", lambda _: arch)
+    assert wide.takes(n, torch.device("cpu")) is taken
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "parts"),
+    [
+        (1024, 5120, 17408, range(2, 6)),
+        (1024, 34816, 5120, range(1, 2)),
+        (40, 5120, 17408, range(4, 9)),
+        (33, 256, 256, [1]),
+    ],
+)
+def test_parts_of_k_fill_the_device_and_no_more(m, n, k, parts):
+    assert wide.parts_for(m, n, k, 132) in parts
