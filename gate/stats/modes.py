@@ -1,15 +1,16 @@
 """6 Modes: whether the legs of an arm fall in two separated groups, which no median describes.
 
-Over every split of the sorted values into two groups, neither smaller than two legs or MIN_SHARE of all, Ashman's D
-(Ashman, Bird & Zepf 1994) with the pooled deviation of both groups:
+Of all splits of the sorted values into two groups, the one with the largest Ashman's D (Ashman, Bird & Zepf 1994) with
+the pooled deviation of both groups:
 
     D = (mean of the upper − mean of the lower) / s          s² = (SS lower + SS upper) / (n − 2)
 
-Two groups are reported where the largest D is above the 99th percentile of normal noise, simulated for that n: a false
-alarm in 1 of 100 axes. Fewer than four legs cannot show it: one value apart from two is an outlier.
+Two groups are reported where neither is smaller than MIN_GROUP or MIN_SHARE of all legs, and D is above the 99th
+percentile of normal noise, simulated for that n: a false alarm in 1 of 100 axes. Fewer than four legs cannot show it:
+one value apart from two is an outlier.
 
-So is one odd leg of many, and so are a few: where fewer legs than a group needs are parted better, that group is odd
-legs filled up with neighbours. Groups of two alone took one odd leg of 34 or more for a mode, with D = √((n − 2) / 2).
+So is one odd leg of many, and so are a few: the split that parts them best has too small a group. Over groups of two
+or more alone, one odd leg of 34 took a neighbour with it, D = √((n − 2) / 2), and was called a mode.
 """
 
 from __future__ import annotations
@@ -19,12 +20,11 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MIN_LEGS = 4
-MIN_SHARE = 0.1
-"""Of the smaller group: what lies outside nine in ten is a tail here (stats/apart.py), and no mode."""
+MIN_GROUP, MIN_SHARE = 2, 0.1
+"""Legs of the smaller group, and its share: outside nine in ten is a tail here (stats/apart.py), and no mode."""
 D_LIMITS = {4: 17.1, 5: 12.1, 6: 9.3, 8: 6.9, 16: 4.8, 24: 4.2, 48: 3.7}
 """Legs -> 99th percentile of the largest D, 20,000 samples of normal noise; between them by interpolation in log n.
-Simulated with groups of two; with those of a tenth it is 3.6 for 48, and the false alarms are fewer."""
+Simulated over groups of two and more: of a tenth, false alarms are fewer, 1 of 200 for 48."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,12 @@ def groups(values: Sequence[float]) -> Groups | None:
     """The two groups, or None where one describes them."""
     ordered = sorted(values)
     n = len(ordered)
-    if n < MIN_LEGS or ordered[0] == ordered[-1]:
+    if n < 2 * MIN_GROUP:
         return None
-    least, parted = max(2, math.ceil(MIN_SHARE * n)), {k: _split(ordered, k) for k in range(1, n)}
-    best = max(range(least, n - least + 1), key=lambda k: parted[k].separation)
-    fewer = [parted[k].separation for k in (least - 1, n - least + 1) if abs(k - best) == 1]
-    return parted[best] if parted[best].separation > max([limit(n), *fewer]) else None
+    least, parted = max(MIN_GROUP, math.ceil(MIN_SHARE * n)), [_split(ordered, k) for k in range(1, n)]
+    best = max(parted, key=lambda found: found.separation)
+    smaller = min(len(best.low), len(best.high))
+    return best if smaller >= least and best.separation > limit(n) else None
 
 
 def _split(ordered: Sequence[float], k: int) -> Groups:

@@ -24,7 +24,9 @@ class TestModes:
         values = [math.log(v) for v in (100.0, 103.1, 100.1, 103.0, 100.2, 103.2)]
         assert modes.note(values) == "two groups 3.0 % apart (3 and 3 legs)"
 
-    @pytest.mark.parametrize("values", [[0.0, 0.0, 1.0], [1.0] * 6, [0.0, 0.01, 0.02, 0.03], [0.0, 0.0, 0.0, 1.0]])
+    @pytest.mark.parametrize(
+        "values", [[], [1.0], [0.0, 1.0], [0.0, 0.0, 1.0], [1.0] * 6, [0.0, 0.01, 0.02, 0.03], [0.0, 0.0, 0.0, 1.0]]
+    )
     def test_too_few_equal_even_and_one_odd_leg_are_not(self, values: list[float]) -> None:
         assert modes.note(values) is None
 
@@ -43,7 +45,7 @@ class TestModes:
     @pytest.mark.parametrize("side", [1, -1])
     @pytest.mark.parametrize(("legs", "odd", "two"), [(48, 4, False), (48, 5, True), (40, 4, True), (21, 2, False)])
     def test_a_second_mode_has_a_tenth_of_the_legs(self, legs: int, odd: int, two: bool, side: int) -> None:
-        """Fewer are not filled up with neighbours: four of 48 and the next one are 6.0 apart by D, above the limit."""
+        """Fewer are not filled up with a neighbour: four of 48 and the next one have a D of 6.0, above the limit."""
         values = [side * (2.0 + k * 1e-6) for k in range(legs - odd)] + [side * (3.0 + k * 1e-6) for k in range(odd)]
         found = modes.groups(values)
         assert (found is not None) == two
