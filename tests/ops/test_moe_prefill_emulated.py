@@ -29,6 +29,7 @@ def _emulated(monkeypatch):
 
     monkeypatch.setattr(library, "call", call)
     monkeypatch.setattr(cuda, "machine", lambda _: Machine(3, 227 * 1024))
+    monkeypatch.setattr(cuda, "WIDE", False)  # beside many.cu; wide.cu has its own tests
 
 
 @needs_compiler
