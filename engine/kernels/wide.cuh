@@ -1,8 +1,8 @@
 // Wide W4A16 products on Hopper: more tokens than a streaming kernel takes, by warpgroup products (wgmma.cuh). What
 // ops/moe/wide.cu and ops/w4a16/wide.cu share: a block's shared memory, its weights' rings, x on its way, the product.
 //
-// A task of a block is 256 rows of a matrix, up to PAIRS tokens (rows of x), and a run of columns. Two warpgroups multiply, each
-// two tiles of 64 rows at a time; one gathers x. Weights go from a warp's private ring to registers, where they become bf16, and
+// A task of a block is 256 or 128 rows of a matrix, up to PAIRS tokens (rows of x), and a run of columns. Two warpgroups multiply,
+// each two tiles of 64 rows at a time, or one; one gathers x. Weights go from a warp's private ring to registers, where they become bf16, and
 // from there straight into the product as its A operand: its layout is mma.sync's, so that units serve both. x is B, read by the
 // product itself from shared memory: no instruction of a warp loads it, and a weight is unpacked once for PAIRS tokens.
 //
@@ -25,25 +25,25 @@ namespace engine {
 constexpr int GROUP_WARPS = 4;                          // of a warpgroup
 constexpr int PRODUCT_WARPS = 2 * GROUP_WARPS;
 constexpr int WIDE_WARPS = PRODUCT_WARPS + GROUP_WARPS;
-constexpr int WIDE_TILES = 2;                           // of a warp
-constexpr int WIDE_ROWS = PRODUCT_WARPS * WIDE_TILES * TILE_ROWS;
 constexpr int PARTS = 4, STEPS = 4;                     // of a unit: 64 columns; of a part: one product's 16
-constexpr int WIDE_STAGE_BYTES = WIDE_TILES * W4A16::UNIT_BYTES;
 static_assert(W4A16::UNIT_K * W4A16::X_BYTES == PARTS * 128, "a part is a row of the swizzled atom");
 // Registers of a thread: 65,536 for 384 threads, moved from those that gather.
 constexpr int GATHER_REGISTERS = 40, PRODUCT_REGISTERS = 232;
 
-template <int PAIRS_, int X_STAGES_, int DEPTH_>
+// TILES: of a warp.
+template <int PAIRS_, int TILES_, int X_STAGES_, int DEPTH_>
 struct Wide {
-    static constexpr int PAIRS = PAIRS_, X_STAGES = X_STAGES_, DEPTH = DEPTH_;
+    static constexpr int PAIRS = PAIRS_, TILES = TILES_, X_STAGES = X_STAGES_, DEPTH = DEPTH_;
     static constexpr int GROUPS = PAIRS / TOKENS;
+    static constexpr int ROWS = PRODUCT_WARPS * TILES * TILE_ROWS;
+    static constexpr int STAGE_BYTES = TILES * W4A16::UNIT_BYTES;   // a column of a warp's weights
     static constexpr int PART_BYTES = PAIRS * 128;      // x of one part
     static constexpr int X_BYTES = PARTS * PART_BYTES;
     static constexpr size_t RING_AT = size_t(X_STAGES) * X_BYTES;
-    static constexpr size_t BARRIERS_AT = RING_AT + size_t(PRODUCT_WARPS) * DEPTH * WIDE_STAGE_BYTES;
+    static constexpr size_t BARRIERS_AT = RING_AT + size_t(PRODUCT_WARPS) * DEPTH * STAGE_BYTES;
     static constexpr size_t SHARED_BYTES = BARRIERS_AT + (PRODUCT_WARPS * DEPTH + 2 * X_STAGES) * sizeof(uint64_t);
     static constexpr bool FITS = SHARED_BYTES <= MAX_SHARED_BYTES;   // not on sm_121, which has no such products either
-    using Sums = float[WIDE_TILES][GROUPS][LANE_SUMS];
+    using Sums = float[TILES][GROUPS][LANE_SUMS];
 };
 
 // A stage of `count` and how often it has been gone round.
@@ -110,21 +110,21 @@ struct WideRing {
     const uint8_t* next = nullptr;
 
     __device__ WideRing(const Tasks& tasks, uint8_t* shared, const WideBarriers<W>& barriers, int warp, int row_units)
-        : tasks(tasks), stages(shared + W::RING_AT + size_t(warp) * W::DEPTH * WIDE_STAGE_BYTES), full(barriers.full + warp * W::DEPTH), warp(warp),
+        : tasks(tasks), stages(shared + W::RING_AT + size_t(warp) * W::DEPTH * W::STAGE_BYTES), full(barriers.full + warp * W::DEPTH), warp(warp),
           tile_bytes(GROUP_WARPS * row_units * W4A16::UNIT_BYTES) {
         open();
     }
     __device__ void open() {
         if (task >= tasks.all()) return;
         next = tasks.units(task, warp), columns_left = tasks.columns(task);
-        for (int t = 0; t < WIDE_TILES; t++) prefetch_l2(tasks.scales(task, warp) + t * GROUP_WARPS * TILE_ROWS, TILE_ROWS * sizeof(float));
+        for (int t = 0; t < W::TILES; t++) prefetch_l2(tasks.scales(task, warp) + t * GROUP_WARPS * TILE_ROWS, TILE_ROWS * sizeof(float));
     }
     __device__ void fetch(int stage) {
         if (task >= tasks.all()) return;
-        barrier_expect_bytes(full + stage, WIDE_STAGE_BYTES);
+        barrier_expect_bytes(full + stage, W::STAGE_BYTES);
 #pragma unroll
-        for (int t = 0; t < WIDE_TILES; t++) {
-            uint8_t* to = stages + stage * WIDE_STAGE_BYTES + t * W4A16::UNIT_BYTES;
+        for (int t = 0; t < W::TILES; t++) {
+            uint8_t* to = stages + stage * W::STAGE_BYTES + t * W4A16::UNIT_BYTES;
             if constexpr (ONCE) bulk_load(to, next + t * tile_bytes, W4A16::UNIT_BYTES, full + stage, evict_first_policy());
             else bulk_load(to, next + t * tile_bytes, W4A16::UNIT_BYTES, full + stage);
         }
@@ -145,21 +145,21 @@ struct WideX {
 // sums[tile][group] += the warpgroup's two tiles, `columns` columns of 256, for GROUPS groups of eight tokens.
 template <class W, int GROUPS, class Ring>
 __device__ __forceinline__ void multiply_wide(Ring& ring, WideTurn& turn, WideX& x, int columns, int lane, typename W::Sums& sums) {
-    uint32_t a[2][WIDE_TILES][STEPS][4];   // of the part being unpacked, and of the one being multiplied
+    uint32_t a[2][W::TILES][STEPS][4];   // of the part being unpacked, and of the one being multiplied
 #pragma unroll 1
     for (int column = 0; column < columns; column++) {
         barrier_wait(ring.full + turn.stage, turn.parity);
-        const uint8_t* units = ring.stages + turn.stage * WIDE_STAGE_BYTES;
-        uint2 scales[WIDE_TILES];
+        const uint8_t* units = ring.stages + turn.stage * W::STAGE_BYTES;
+        uint2 scales[W::TILES];
 #pragma unroll
-        for (int t = 0; t < WIDE_TILES; t++) scales[t] = reinterpret_cast<const uint2*>(units + t * W4A16::UNIT_BYTES + 2048)[lane];
+        for (int t = 0; t < W::TILES; t++) scales[t] = reinterpret_cast<const uint2*>(units + t * W4A16::UNIT_BYTES + 2048)[lane];
         barrier_wait(x.full + x.turn.stage, x.turn.parity);
         wgmma_sees_shared();
         const uint8_t* tokens = x.stages + x.turn.stage * W::X_BYTES;
 #pragma unroll
         for (int part = 0; part < PARTS; part++) {
 #pragma unroll
-            for (int t = 0; t < WIDE_TILES; t++) {
+            for (int t = 0; t < W::TILES; t++) {
                 const uint4 codes = reinterpret_cast<const uint4*>(units + t * W4A16::UNIT_BYTES)[part * 32 + lane];
                 const uint32_t pair = part < 2 ? scales[t].x : scales[t].y;
                 const uint32_t low = W4A16::scale(pair, part % 2 * 2), high = W4A16::scale(pair, part % 2 * 2 + 1);
@@ -169,14 +169,14 @@ __device__ __forceinline__ void multiply_wide(Ring& ring, WideTurn& turn, WideX&
                 W4A16::operand(codes.w, low, high, a[part % 2][t][3]);
             }
 #pragma unroll
-            for (int t = 0; t < WIDE_TILES; t++)
+            for (int t = 0; t < W::TILES; t++)
 #pragma unroll
                 for (int step = 0; step < STEPS; step++) wgmma_operands(a[part % 2][t][step]);
             wgmma_fence();
 #pragma unroll
             for (int step = 0; step < STEPS; step++)
 #pragma unroll
-                for (int t = 0; t < WIDE_TILES; t++) wgmma_bf16<GROUPS>(sums[t], a[part % 2][t][step], swizzled_rows(tokens + part * W::PART_BYTES, step));
+                for (int t = 0; t < W::TILES; t++) wgmma_bf16<GROUPS>(sums[t], a[part % 2][t][step], swizzled_rows(tokens + part * W::PART_BYTES, step));
             wgmma_commit();
             // The part before: its registers are free. At the end of a column all: ptxas serialises products that are under
             // way when a loop begins anew (C7513); the other warpgroup's fill the gap.
@@ -184,7 +184,7 @@ __device__ __forceinline__ void multiply_wide(Ring& ring, WideTurn& turn, WideX&
             else wgmma_wait<0>();
         }
 #pragma unroll
-        for (int t = 0; t < WIDE_TILES; t++) wgmma_sums(sums[t]);
+        for (int t = 0; t < W::TILES; t++) wgmma_sums(sums[t]);
         __syncwarp();   // every lane has read both stages before they are given back
         if (lane == 0) {
             barrier_arrive(x.empty + x.turn.stage);

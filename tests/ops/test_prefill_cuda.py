@@ -79,7 +79,7 @@ def _wide(monkeypatch):
     monkeypatch.setattr(wide, "WIDE", True)
 
 
-@pytest.mark.parametrize("m", [33, 64, 100, 129, 257, 1000])
+@pytest.mark.parametrize("m", [17, 32, 33, 64, 100, 129, 257, 1000])
 @pytest.mark.parametrize(("n", "k"), [(256, 256), (768, 512), (1024, 1280), (5120, 2304)])
 @pytest.mark.usefixtures("_wide", "poison")
 def test_w4a16_by_warpgroup_products(m, n, k, cuda_generator):
@@ -93,7 +93,7 @@ def test_w4a16_by_warpgroup_products(m, n, k, cuda_generator):
         assert relative_error(wide.partial(x, packed.units, packed.row_scale, parts).sum(0), expected) < WIDE_ERROR
 
 
-@pytest.mark.parametrize("m", [33, 64, 100, 129, 257, 1000])
+@pytest.mark.parametrize("m", [17, 32, 33, 64, 100, 129, 257, 1000])
 @pytest.mark.parametrize(("n", "k"), [(128, 256), (384, 512), (1024, 1280)])
 @pytest.mark.usefixtures("_wide", "poison")
 def test_swiglu_by_warpgroup_products(m, n, k, cuda_generator):

@@ -1,4 +1,4 @@
-"""ops/w4a16/wide.cu in the emulator: products of more than 32 tokens by warpgroups, held against float64."""
+"""ops/w4a16/wide.cu in the emulator: products of many tokens by warpgroups, held against float64."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCT_ERROR = 1e-6
 """Codes times block scales are exact in bf16, and the emulator adds in float64: what is left is fp32's."""
 BF16_ERROR = 2**-8 + 1e-5
 SWIGLU_ERROR = 6e-3
-TOKENS = [1, 33, 64, 65, 100, 128, 129, 200, 300]
+TOKENS = [1, 17, 32, 33, 50, 64, 65, 100, 128, 129, 200, 300]
 """One to sixteen groups of eight, an odd number of them, squares of unequal sizes."""
 
 
@@ -42,7 +42,9 @@ def weight(n, k, generator):
 @pytest.mark.usefixtures("poison")
 def test_planes_add_up_to_the_product(tokens, generator):
     made, x = weight(256, 768, generator), normal(tokens, 768, generator)
-    planes = linear.planes(x, linear.pack_w4a16(made), linear.Scratch(0, x.device)) if tokens > 32 else None
+    planes = (
+        linear.planes(x, linear.pack_w4a16(made), linear.Scratch(0, x.device)) if tokens >= wide.FROM_TOKENS else None
+    )
     for parts in (1, 2, 3):
         out = wide.partial(x, *units(made), parts)
         assert out.shape == (parts, tokens, 256)
@@ -56,7 +58,7 @@ def units(made):
     return packed.units, packed.row_scale
 
 
-@pytest.mark.parametrize(("tokens", "n", "k"), [(33, 256, 256), (140, 512, 512), (256, 768, 256)])
+@pytest.mark.parametrize(("tokens", "n", "k"), [(20, 256, 512), (33, 256, 256), (140, 512, 512), (256, 768, 256)])
 @pytest.mark.usefixtures("poison")
 def test_a_product_in_bf16(tokens, n, k, generator):
     made, x = weight(n, k, generator), normal(tokens, k, generator)
@@ -64,7 +66,7 @@ def test_a_product_in_bf16(tokens, n, k, generator):
     assert relative_error(out, x.double() @ matrix(made).T) < BF16_ERROR
 
 
-@pytest.mark.parametrize(("tokens", "n", "k"), [(33, 128, 256), (140, 256, 512), (256, 128, 768)])
+@pytest.mark.parametrize(("tokens", "n", "k"), [(32, 256, 256), (33, 128, 256), (140, 256, 512), (256, 128, 768)])
 @pytest.mark.usefixtures("poison")
 def test_gate_and_up(tokens, n, k, generator):
     gate, up, x = weight(n, k, generator), weight(n, k, generator), normal(tokens, k, generator)
@@ -74,8 +76,9 @@ def test_gate_and_up(tokens, n, k, generator):
 
 
 @pytest.mark.usefixtures("poison")
-def test_any_number_of_blocks_leaves_the_same_bits(monkeypatch, generator):
-    made, x = weight(512, 512, generator), normal(200, 512, generator)
+@pytest.mark.parametrize("tokens", [32, 64, 200])
+def test_any_number_of_blocks_leaves_the_same_bits(monkeypatch, tokens, generator):
+    made, x = weight(512, 512, generator), normal(tokens, 512, generator)
     outs = []
     for blocks in (1, 4, 50):
         monkeypatch.setattr(wide, "machine", lambda _, blocks=blocks: Machine(blocks, HOPPER))
@@ -138,7 +141,7 @@ def test_where_it_is_taken(monkeypatch, on, arch, n, taken):
     [
         (1024, 5120, 17408, range(2, 6)),
         (1024, 34816, 5120, range(1, 2)),
-        (40, 5120, 17408, range(4, 9)),
+        (32, 5120, 17408, range(3, 4)),
         (33, 256, 256, [1]),
     ],
 )

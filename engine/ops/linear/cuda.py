@@ -40,7 +40,7 @@ class W4A16:
 
     @property
     def wide(self) -> bool:
-        """Whether products of more tokens than the streaming kernels take are made from the units (ops/w4a16/wide)."""
+        """Whether products of many tokens are made from the units (ops/w4a16/wide)."""
         return wide.takes(self.shape[0], self.units.device)
 
     @property
@@ -150,9 +150,9 @@ class Scratch:
 def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     """x bf16 [m, k], or e4m3 for a W8A8 weight with a static scale -> bf16 [m, n]."""
     out: Tensor
+    if _wide(x, weight):
+        return wide.product(x, weight.units, weight.row_scale)
     if x.shape[0] > MAX_TOKENS:
-        if isinstance(weight, W4A16) and weight.wide:
-            return wide.product(x, weight.units, weight.row_scale)
         return _library_product(x, weight, scratch.rows(weight), scratch)
     if isinstance(weight, W4A16):
         out = w4a16(x, weight.units, weight.row_scale, dependent=True)
@@ -200,7 +200,7 @@ def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     out: Tensor
     few = x.shape[0] <= MAX_TOKENS
     if isinstance(weight, W4A16):
-        if not few and weight.wide:
+        if _wide(x, weight):
             return wide.partial(x, weight.units, weight.row_scale)
         if not few:
             return torch.mm(x, scratch.rows(weight).t(), out_dtype=torch.float32)[None]
@@ -215,7 +215,7 @@ def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
 
 def swiglu(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     """silu(gate x) · up x with a weight of `pack_gate_up`: [m, k] -> bf16 [m, n/2]."""
-    if isinstance(weight, W4A16) and weight.wide and x.shape[0] > MAX_TOKENS:
+    if _wide(x, weight):
         return wide.swiglu(x, weight.units, weight.row_scale)
     if isinstance(weight, W4A16) and x.shape[0] <= MAX_TOKENS:
         fused: Tensor = w4a16_swiglu(x, weight.units, weight.row_scale, dependent=True)
@@ -227,6 +227,10 @@ def swiglu(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
         library.call("engine_swiglu", y.device, y, target, *target.shape)
         del y  # before that of the next slice is allocated
     return out
+
+
+def _wide(x: Tensor, weight: Packed) -> bool:
+    return isinstance(weight, W4A16) and x.shape[0] >= wide.FROM_TOKENS and weight.wide
 
 
 def _e4m3(x: Tensor, weight: W8A8) -> tuple[Tensor, Tensor | None]:

@@ -10,20 +10,20 @@
 namespace engine {
 namespace {
 
-using Experts = Wide<64, 3, 3>;
+using Experts = Wide<64, 2, 3, 3>;
 
 // Tasks, largest entries last: the blocks take them from there, so that what is left at the end is short.
 struct Tasks {
     const GroupedArgs& args;
     int count, each, row_units;
     __device__ explicit Tasks(const GroupedArgs& args)
-        : args(args), count(__ldcg(args.entry_count)), each(args.n / WIDE_ROWS), row_units(args.k / W4A16::UNIT_K) {}
+        : args(args), count(__ldcg(args.entry_count)), each(args.n / Experts::ROWS), row_units(args.k / W4A16::UNIT_K) {}
     __device__ int all() const { return count * each; }
     __device__ int columns(int) const { return row_units; }
     // Asked for ahead, by tasks that may not be there: the last entry then.
     __device__ int4 entry(int task) const { return __ldcg(args.entries + max(count - 1 - task / each, 0)); }
     __device__ int tile(int task, int warp) const {   // a warpgroup's tiles of one product are neighbours
-        return task % each * (WIDE_ROWS / TILE_ROWS) + warp / GROUP_WARPS * (GROUP_WARPS * WIDE_TILES) + warp % GROUP_WARPS;
+        return task % each * (Experts::ROWS / TILE_ROWS) + warp / GROUP_WARPS * (GROUP_WARPS * Experts::TILES) + warp % GROUP_WARPS;
     }
     __device__ size_t first_tile(int task, int warp) const { return size_t(entry(task).x) * (args.n / TILE_ROWS) + tile(task, warp); }
     __device__ const uint8_t* units(int task, int warp) const { return args.weight + first_tile(task, warp) * row_units * W4A16::UNIT_BYTES; }
@@ -86,9 +86,9 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
 #pragma unroll
         for (int i = 0; i < Experts::PAIRS / 32; i++) pair[i] = __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1));
         const int tile = tasks.tile(task, warp), groups = (entry.z + TOKENS - 1) / TOKENS;
-        float2 scales[WIDE_TILES];
+        float2 scales[Experts::TILES];
 #pragma unroll
-        for (int t = 0; t < WIDE_TILES; t++) scales[t] = expert_scales(args, entry.x, tile + t * GROUP_WARPS, lane);
+        for (int t = 0; t < Experts::TILES; t++) scales[t] = expert_scales(args, entry.x, tile + t * GROUP_WARPS, lane);
         Experts::Sums sums = {};
         switch ((groups + 1) / 2) {
             case 1: multiply_wide<Experts, 2>(ring, turn, x, tasks.row_units, lane, sums); break;
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
                 columns.out[j] = column >= entry.z ? -1 : out_offset<O>(args, p);
             }
 #pragma unroll
-            for (int t = 0; t < WIDE_TILES; t++) {
+            for (int t = 0; t < Experts::TILES; t++) {
                 const float (&s)[LANE_SUMS] = sums[t][group];
                 write_pairs<O>(args, columns, tile + t * GROUP_WARPS, lane, scales[t], make_float4(s[0], s[1], s[2], s[3]));
             }
@@ -133,7 +133,7 @@ extern "C" int engine_moe_grouped_wide(const void* weight, const float* row_scal
     using namespace engine;
     const GroupedArgs args{static_cast<const uint8_t*>(weight), row_scale, static_cast<const uint8_t*>(x), out, static_cast<const int4*>(entries),
                            entry_count, pairs, weights, m, slots, n, k};
-    if (!args.valid() || n % WIDE_ROWS || blocks < 1) return cudaErrorInvalidValue;
+    if (!args.valid() || n % Experts::ROWS || blocks < 1) return cudaErrorInvalidValue;
     switch (Output(output)) {
         case Output::SWIGLU: return launch_wide<Output::SWIGLU>(args, blocks, dependent, stream);
         case Output::PAIR: return launch_wide<Output::PAIR>(args, blocks, dependent, stream);

@@ -17,7 +17,11 @@
 namespace engine {
 namespace {
 
-using Dense = Wide<128, 2, 2>;
+using Dense = Wide<128, 2, 2, 2>;
+// For fewer tokens half of the rows a task: 34,816 are 272 tasks then, two rounds of 132 blocks and a bit, not one and a bit. What x
+// leaves of the shared memory is in flight.
+using Few = Wide<64, 1, 3, 5>;
+using Fewest = Wide<32, 1, 3, 8>;
 
 struct WideArgs {
     const uint8_t* weight;     // units, [n / 16][k / 256][2304]
@@ -28,21 +32,22 @@ struct WideArgs {
 
     // Offsets into x are kept in 32 bits.
     bool valid(Epilogue epilogue) const {
-        return m >= 1 && n >= WIDE_ROWS && n % WIDE_ROWS == 0 && k >= W4A16::UNIT_K && k % W4A16::UNIT_K == 0 && parts >= 1 &&
+        return m >= 1 && n >= Dense::ROWS && n % Dense::ROWS == 0 && k >= W4A16::UNIT_K && k % W4A16::UNIT_K == 0 && parts >= 1 &&
                parts <= k / W4A16::UNIT_K && (parts == 1 || epilogue == Epilogue::PARTIAL) && double(m) * k * W4A16::X_BYTES <= 2147483647.;
     }
 };
 
 // Tokens are shared out evenly, in eights, so that the last square is not a remainder.
+template <class W>
 struct DenseTasks {
     const WideArgs& args;
     int squares, tokens, row_units;   // squares of one run of rows; tokens of one at most; units of a row
     __device__ explicit DenseTasks(const WideArgs& args) : args(args), row_units(args.k / W4A16::UNIT_K) {
-        squares = (args.m + Dense::PAIRS - 1) / Dense::PAIRS;
+        squares = (args.m + W::PAIRS - 1) / W::PAIRS;
         tokens = ((args.m + squares - 1) / squares + TOKENS - 1) / TOKENS * TOKENS;
         squares = (args.m + tokens - 1) / tokens;
     }
-    __device__ int all() const { return args.n / WIDE_ROWS * args.parts * squares; }
+    __device__ int all() const { return args.n / W::ROWS * args.parts * squares; }
     __device__ int token(int task) const { return task % squares * tokens; }
     __device__ int part(int task) const { return task / squares % args.parts; }
     __device__ int column(int task) const {   // the first of its part
@@ -51,7 +56,7 @@ struct DenseTasks {
     }
     __device__ int columns(int task) const { return row_units / args.parts + (part(task) < row_units % args.parts); }
     __device__ int tile(int task, int warp) const {   // a warpgroup's tiles of one product are neighbours
-        return task / squares / args.parts * (WIDE_ROWS / TILE_ROWS) + warp / GROUP_WARPS * (GROUP_WARPS * WIDE_TILES) + warp % GROUP_WARPS;
+        return task / squares / args.parts * (W::ROWS / TILE_ROWS) + warp / GROUP_WARPS * (GROUP_WARPS * W::TILES) + warp % GROUP_WARPS;
     }
     __device__ const uint8_t* units(int task, int warp) const {
         return args.weight + (size_t(tile(task, warp)) * row_units + column(task)) * W4A16::UNIT_BYTES;
@@ -80,19 +85,19 @@ __device__ __forceinline__ void write_tokens(const WideArgs& args, int token, in
     }
 }
 
-template <Epilogue E>
+template <class W, Epilogue E>
 __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) w4a16_wide_kernel(const WideArgs args) {
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const WideBarriers<Dense> barriers(shared);
+    const WideBarriers<W> barriers(shared);
     if (threadIdx.x == 0) barriers.init();
     __syncthreads();
-    const DenseTasks tasks(args);
+    const DenseTasks<W> tasks(args);
     if (warp >= PRODUCT_WARPS) {
         fewer_registers<GATHER_REGISTERS>();
         let_next_kernel_start();
         wait_for_previous_kernel();
-        WideGather<Dense> x{shared, barriers.x_full, barriers.x_empty, warp - PRODUCT_WARPS, lane};
+        WideGather<W> x{shared, barriers.x_full, barriers.x_empty, warp - PRODUCT_WARPS, lane};
         for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
             const int first = tasks.token(task), count = min(tasks.tokens, args.m - first), column = tasks.column(task), end = column + tasks.columns(task);
             const int rows = (count - x.warp + GROUP_WARPS - 1) / GROUP_WARPS;   // may be none
@@ -103,7 +108,7 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) w4a16_wide_kernel(const Wi
         return;
     }
     more_registers<PRODUCT_REGISTERS>();
-    WideRing<Dense, DenseTasks, false> ring(tasks, shared, barriers, warp, tasks.row_units);
+    WideRing<W, DenseTasks<W>, false> ring(tasks, shared, barriers, warp, tasks.row_units);
     if (lane == 0) ring.fill();
     let_next_kernel_start();
     wait_for_previous_kernel();   // whose input this kernel's output may overwrite
@@ -111,37 +116,47 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) w4a16_wide_kernel(const Wi
     WideTurn turn;
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
         const int first = tasks.token(task), end = min(first + tasks.tokens, args.m), columns = tasks.columns(task), tile = tasks.tile(task, warp);
-        Dense::Sums sums = {};
-        switch ((end - first + 4 * TOKENS - 1) / (4 * TOKENS)) {
-            case 1: multiply_wide<Dense, 4>(ring, turn, x, columns, lane, sums); break;
-            case 2: multiply_wide<Dense, 8>(ring, turn, x, columns, lane, sums); break;
-            case 3: multiply_wide<Dense, 12>(ring, turn, x, columns, lane, sums); break;
-            default: multiply_wide<Dense, 16>(ring, turn, x, columns, lane, sums);
+        typename W::Sums sums = {};
+        constexpr int GROUPS = W::GROUPS, QUARTER = GROUPS / 4;   // of the instructions: as many tokens as the square has, or nearly
+        if constexpr (QUARTER < 2) multiply_wide<W, GROUPS>(ring, turn, x, columns, lane, sums);
+        else switch ((end - first + QUARTER * TOKENS - 1) / (QUARTER * TOKENS)) {
+            case 1: multiply_wide<W, QUARTER>(ring, turn, x, columns, lane, sums); break;
+            case 2: multiply_wide<W, 2 * QUARTER>(ring, turn, x, columns, lane, sums); break;
+            case 3: multiply_wide<W, 3 * QUARTER>(ring, turn, x, columns, lane, sums); break;
+            default: multiply_wide<W, GROUPS>(ring, turn, x, columns, lane, sums);
         }
         // Behind the product, which leaves no registers for them; the ring has brought them into the L2.
-        float2 scales[WIDE_TILES];
+        float2 scales[W::TILES];
 #pragma unroll
-        for (int t = 0; t < WIDE_TILES; t++) {
+        for (int t = 0; t < W::TILES; t++) {
             const float* scale = args.row_scale + (tile + t * GROUP_WARPS) * TILE_ROWS + lane / 4;
             scales[t] = make_float2(__ldg(scale) * W4A16::EPILOGUE_SCALE, __ldg(scale + 8) * W4A16::EPILOGUE_SCALE);
         }
 #pragma unroll
-        for (int group = 0; group < Dense::GROUPS; group++) {
+        for (int group = 0; group < W::GROUPS; group++) {
             if (first + group * TOKENS >= end) break;
 #pragma unroll
-            for (int t = 0; t < WIDE_TILES; t++)
+            for (int t = 0; t < W::TILES; t++)
                 write_tokens<E>(args, first + group * TOKENS, end, tasks.part(task), tile + t * GROUP_WARPS, lane, scales[t], sums[t][group]);
         }
     }
 }
 
-template <Epilogue E>
-cudaError_t launch_dense(const WideArgs& args, int blocks, bool dependent, void* stream) {
-    if constexpr (Dense::FITS) {
-        if (cudaError_t error = cudaFuncSetAttribute(w4a16_wide_kernel<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(Dense::SHARED_BYTES))) return error;
-        return launch(w4a16_wide_kernel<E>, dim3(blocks), WIDE_WARPS * 32, Dense::SHARED_BYTES, dependent, stream, args);
+template <class W, Epilogue E>
+cudaError_t launch_wide(const WideArgs& args, int blocks, bool dependent, void* stream) {
+    if constexpr (W::FITS) {
+        if (cudaError_t error = cudaFuncSetAttribute(w4a16_wide_kernel<W, E>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(W::SHARED_BYTES))) return error;
+        return launch(w4a16_wide_kernel<W, E>, dim3(blocks), WIDE_WARPS * 32, W::SHARED_BYTES, dependent, stream, args);
     }
     return cudaErrorInvalidConfiguration;
+}
+
+template <Epilogue E>
+cudaError_t launch_for(const WideArgs& args, int blocks, bool dependent, void* stream) {
+    if constexpr (!Dense::FITS) return cudaErrorInvalidConfiguration;   // Fewest would fit a smaller device, which has no such products
+    if (args.m <= Fewest::PAIRS) return launch_wide<Fewest, E>(args, blocks, dependent, stream);
+    if (args.m <= Few::PAIRS) return launch_wide<Few, E>(args, blocks, dependent, stream);
+    return launch_wide<Dense, E>(args, blocks, dependent, stream);
 }
 
 }  // namespace
@@ -155,9 +170,9 @@ extern "C" int engine_w4a16_wide(const void* weight, const float* row_scale, con
     const WideArgs args{static_cast<const uint8_t*>(weight), row_scale, static_cast<const uint8_t*>(x), out, m, n, k, parts};
     if (!args.valid(Epilogue(epilogue)) || blocks < 1) return cudaErrorInvalidValue;
     switch (Epilogue(epilogue)) {
-        case Epilogue::PARTIAL: return launch_dense<Epilogue::PARTIAL>(args, blocks, dependent, stream);
-        case Epilogue::BF16: return launch_dense<Epilogue::BF16>(args, blocks, dependent, stream);
-        case Epilogue::SWIGLU: return launch_dense<Epilogue::SWIGLU>(args, blocks, dependent, stream);
+        case Epilogue::PARTIAL: return launch_for<Epilogue::PARTIAL>(args, blocks, dependent, stream);
+        case Epilogue::BF16: return launch_for<Epilogue::BF16>(args, blocks, dependent, stream);
+        case Epilogue::SWIGLU: return launch_for<Epilogue::SWIGLU>(args, blocks, dependent, stream);
         default: return cudaErrorInvalidValue;
     }
 }

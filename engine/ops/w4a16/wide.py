@@ -1,4 +1,4 @@
-"""W4A16 for more than 32 tokens on Hopper: wide.cu multiplies from the units themselves, and writes no weight out.
+"""W4A16 for many tokens on Hopper: wide.cu multiplies from the units themselves, and writes no weight out.
 
 Roundings: codes times block scales are exact, sums and row scales are fp32; a library's product (ops/linear) rounds
 each weight to bfloat16 with its row scale first.
@@ -17,25 +17,34 @@ WIDE = False
 """Whether it is taken, where it can. It passes in the CPU emulator and has not yet run on a device (README)."""
 WIDE_ARCHS, WIDE_ROWS = ("90a",), 256
 """Where it has its products, and what n must be a multiple of."""
-SQUARE_TOKENS, MOST_PARTS = 128, 8
-COLUMN_US = 2.4
-"""Of 256 rows, 256 columns and SQUARE_TOKENS tokens: 4,096 cycles of the tensor cores at 1.7 GHz. Reckoned."""
-BYTES_PER_US = 4.4e6
+FROM_TOKENS = 17
+"""From here on; below, the streaming kernels. Where the two meet is reckoned, not measured (README)."""
+MOST_PARTS = 8
+CYCLES_PER_US, BYTES_PER_US = 1700, 4.4e6
+UNIT_CYCLES = 100
+"""Of a unit, 16 rows by 256 columns, to unpack and feed: a multiprocessor's four schedulers. Reckoned from its SASS."""
 
 
 def takes(n: int, device: torch.device) -> bool:
-    """Whether products with an [n, k] weight of more tokens than a streaming kernel takes are multiplied here."""
+    """Whether products of FROM_TOKENS tokens and more with an [n, k] weight are multiplied here."""
     return WIDE and n % WIDE_ROWS == 0 and library.arch_of(device) in WIDE_ARCHS
+
+
+def square(m: int) -> tuple[int, int]:
+    """(rows, tokens) of a task, as wide.cu cuts them."""
+    return (128, 32) if m <= 32 else (128, 64) if m <= 64 else (256, 128)
 
 
 def parts_for(m: int, n: int, k: int, blocks: int) -> int:
     """Into how many parts of k to cut a product whose planes somebody adds up anyway: as few as fill the blocks."""
-    squares, units = n // WIDE_ROWS * -(-m // SQUARE_TOKENS), k // UNIT_K
+    rows, tokens = square(m)
+    squares, units = n // rows * -(-m // tokens), k // UNIT_K
+    column_us = rows // TILE_ROWS * max(UNIT_CYCLES, 2 * tokens) / CYCLES_PER_US
 
     def cost_us(parts: int) -> float:
         rounds = -(-squares * parts // blocks)
         written_and_read = 2 * 4 * parts * m * n
-        return rounds * -(-units // parts) * COLUMN_US + written_and_read / BYTES_PER_US
+        return rounds * -(-units // parts) * column_us + written_and_read / BYTES_PER_US
 
     return min(range(1, min(units, MOST_PARTS) + 1), key=cost_us)
 
