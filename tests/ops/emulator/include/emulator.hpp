@@ -70,6 +70,7 @@ struct Fiber {
     const void* waits_for = nullptr;        // the argument of `ready`, on its own stack
     std::vector<Copy> asked;                // 16-byte copies that no barrier waits for yet
     unsigned gathers = 0;
+    bool fence_due = false;                 // it has waited for copies, which a product sees only behind a proxy fence
     bool begun = false, done = false;
 };
 

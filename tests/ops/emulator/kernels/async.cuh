@@ -6,6 +6,8 @@
 
 namespace engine {
 
+inline uint32_t shared_address(const void* pointer) { return uint32_t(static_cast<const uint8_t*>(pointer) - emulator::shared_memory); }
+
 inline void barrier_init(uint64_t* barrier, uint32_t arrivals) { emulator::as_barrier(barrier) = {uint8_t(arrivals), uint8_t(arrivals), 0, 0, 0}; }
 inline void barrier_init_fence() {}
 inline void barrier_arrive(uint64_t* barrier) {
@@ -18,6 +20,7 @@ inline void barrier_expect_bytes(uint64_t* barrier, uint32_t bytes) {
 }
 inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
     emulator::wait_until([barrier, parity] { return emulator::as_barrier(barrier).phase != parity; });
+    emulator::self().fence_due = true;
 }
 inline uint64_t evict_first_policy() { return 0; }
 inline void bulk_load(void* destination, const void* source, uint32_t bytes, uint64_t* barrier) {
@@ -35,6 +38,7 @@ void async_load(void* destination, const void* source) {
 inline void async_load16(void* destination, const void* source) { async_load<16>(destination, source); }
 inline void async_load16_or_zeros(void* destination, const void* source, bool there) {
     alignas(16) static const uint8_t zeros[16] = {};
+    static_cast<void>(*static_cast<const volatile uint8_t*>(source));   // which may be read either way
     async_load16(destination, there ? source : zeros);
 }
 inline void async_load4(void* destination, const void* source) { async_load<4>(destination, source); }
