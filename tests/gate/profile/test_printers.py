@@ -95,7 +95,7 @@ def test_markdown_lists_every_kernel_with_its_rule(report: ProfileReport) -> Non
     rows = [line for line in text.splitlines() if line.startswith("| ") and line.endswith(" |")]
     for text_of in names.shown(kernel.name for kernel in report.oracle.kernels).values():
         assert any(row.startswith(f"| {text_of.replace('<', '&lt;')} |") for row in rows)
-    assert "`marlin::Marlin<\\|skinny_kernel<.*W4A16\\|\\bgptq_marlin\\b`" in text
+    assert "`marlin::Marlin<\\|skinny_kernel<.*W4A16\\|w4a16_wide_kernel\\|\\bgptq_marlin\\b`" in text
     assert "found \\| &lt;b>" in text
 
 
