@@ -165,9 +165,10 @@ def test_a_run_from_any_state(tokens, key_heads, repeat, generator, poison):
 
 
 def test_a_run_that_forgets_little(generator, poison):
-    """All of the first state is read, and remembered: its low terms too."""
-    mixed = torch.randn(130, 3 * DIM, generator=generator).bfloat16()
-    ba, _, bias = gates(130, 1, generator)
+    """All of the first state is read, and remembered: its low terms too. Each stage is used four times."""
+    tokens = 8 * CHUNK + 2
+    mixed = torch.randn(tokens, 3 * DIM, generator=generator).bfloat16()
+    ba, _, bias = gates(tokens, 1, generator)
     rate, state = torch.tensor([-1e-3]), torch.randn(1, DIM, DIM, generator=generator)
     wanted = state.double()
     outputs = recurrent(mixed, ba, rate, bias, 1, 1, wanted)
@@ -201,6 +202,13 @@ def test_a_run_in_two_halves_is_the_run(generator, poison):
         halves.append(scan(rows, *run(rows, own, rate, bias, 1, 1, poison, swizzled=1), states[1], 1, 1, poison))
     assert torch.equal(torch.cat(halves), whole)
     assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("change", [{"tokens": 0}, {"heads": 3}, {"key_width": 256}, {"channels": 388}])
+def test_the_scan_refuses_shapes_outside_the_contract(change):
+    sizes = {"tokens": 2, "heads": 2, "repeat": 2, "key_width": 128, "channels": 512} | change
+    with pytest.raises(KernelError, match="CUDA error 1"):
+        emulator.build("gdn", "scan")("engine_gdn_scan", torch.device("cpu"), *[None] * 5, *sizes.values())
 
 
 def test_the_scan_of_a_smaller_device_is_refused(poison):
