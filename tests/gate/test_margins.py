@@ -17,6 +17,7 @@ from gate.forcing import Asker
 from gate.observe import store
 from gate.observe.rows import Arm, LegRow, RequestRow
 from gate.observe.rundata import RunData
+from gate.observe.tokenrows import Place, SequenceRow
 from gate.plan import ArmPlan, Plan, Vocabulary, leg_prompts, make_plan
 from gate.tokens.compare import NOT_ASKED, compare
 
@@ -140,6 +141,44 @@ def test_the_oracles_own_answers_are_those_of_every_level_and_repetition() -> No
     assert margins.other_answers(made_run()) == {}
 
 
+def test_a_request_that_the_oracle_did_not_answer_has_no_own_answer() -> None:
+    found = margins.own_answers(changed(made_run(), "oracle", 1, 0, 0, token_ids=None))
+    assert [question.place.index for question in found["forced-oracle-c1-r0"]] == [1]
+
+
+def repeat(run: RunData, concurrency: int, index: int, token_ids: tuple[int, ...]) -> SequenceRow:
+    """What the oracle answered when a prompt of the first repetition came again."""
+    at = ("oracle", concurrency, 0, index)
+    timed = next(row for row in run.requests if (row.arm, row.concurrency, row.repetition, row.index) == at)
+    return margins._untimed(timed.model_copy(update={"token_ids": token_ids}), 1)
+
+
+def test_its_own_answers_are_the_timed_ones_and_what_a_repeat_brought_comes_apart() -> None:
+    run = made_run()
+    timed = margins.own_answers(run)
+    run = dataclasses.replace(run, repeats=(repeat(run, 1, 0, WRONG),))
+    assert margins.own_answers(run) == timed
+    ((name, (other,)),) = margins.other_answers(run).items()
+    assert (name, other.arm, other.place.index, other.output) == ("forced-repeats-c1", "oracle", 0, WRONG)
+
+
+def test_the_oracle_repeats_its_own_first_legs_and_only_those_that_were_measured(tmp_path: Path) -> None:
+    read = store.read_run(on_disk(tmp_path, made_run()).folder)
+    legs = margins._repeatable(read)
+    assert sorted((leg.arm, leg.concurrency, leg.repetition) for leg in legs) == [("oracle", 1, 0), ("oracle", 2, 0)]
+    left = dataclasses.replace(read, legs=tuple(row for row in read.legs if row.leg_id != legs[0].leg_id))
+    assert margins._repeatable(left) == legs[1:]
+
+
+def test_a_repeat_that_fails_says_why() -> None:
+    plan = made_plan()
+    leg = next(leg for leg in plan.legs if (leg.arm, leg.concurrency) == ("oracle", 1))
+    with FakeServer(preset("instant", fault="http-500")) as fake:
+        rows = margins.again(plan, leg, fake.url, "fake", 1)
+    assert len(rows) == leg.requests
+    assert all("500" in (row.error or "") for row in rows)
+
+
 def test_look_again_asks_everything_once_and_puts_it_on_disk(tmp_path: Path) -> None:
     run = changed(made_run(oracle_repeats=2), "candidate", 1, 1, 0, token_ids=WRONG)
     place, said = on_disk(tmp_path, run), []
@@ -196,6 +235,15 @@ def test_without_time_nothing_is_asked_and_the_candidates_answers_say_why(tmp_pa
     ]
     found = compare([pair for pair in margins.pairs(read) if pair.place.concurrency == 1], read.forced, 0.25)
     assert (found.unjudged, found.unjudged_why) == (1, NOT_ASKED)
+
+
+def test_what_the_repeats_brought_and_was_not_asked_is_counted_too(tmp_path: Path) -> None:
+    run = made_run(second_look_s=0.0)
+    place, said = on_disk(tmp_path, run), list[str]()
+    place.write_part("repeats-c1-t1", SequenceRow, [repeat(run, 1, 0, WRONG)])
+    with FakeServer(SCRIPT) as fake:
+        margins.look_again(place, fake.url, "fake", said.append)
+    assert said == ["13 of the oracle's own answers were not sent back to the oracle: second_look_s was over"]
 
 
 class Clock:
@@ -280,3 +328,11 @@ def test_beyond_enough_of_its_own_the_candidates_answers_come_first(monkeypatch:
     assert sorted(map(repr, order)) == sorted(repr(one) for questions in parts.values() for one in questions)
     early = [(one.place.concurrency, one.place.repetition) for one in order[4:8]]
     assert sorted(early) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def test_128_of_its_own_are_enough() -> None:
+    """As many as told engines apart in a run on an H200."""
+    places = [Place(kind="leg", concurrency=1, repetition=0, index=index) for index in range(130)]
+    arms: tuple[Arm, ...] = ("candidate", "oracle")
+    order = margins._ordered({arm: [forcing.Question(place, arm, (), ()) for place in places] for arm in arms})
+    assert "".join(one.arm[0] for one in order) == "co" * 128 + "cc" + "oo"
