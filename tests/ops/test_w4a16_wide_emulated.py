@@ -12,14 +12,17 @@ from engine.kernels.skinny import Epilogue, Machine
 from engine.ops.linear import cuda as linear
 from engine.ops.w4a16 import wide
 from tests.ops import emulator
+from tests.ops.edges import beside_edge, exit_code
 from tests.ops.moe_products import matrix, normal, stack
-from tests.ops.poison import relative_error
+from tests.ops.poison import product_error, relative_error
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
 
 HOPPER, BLACKWELL = 227 * 1024, 99 * 1024
 PRODUCT_ERROR = 1e-6
 """Codes times block scales are exact in bf16, and the emulator adds in float64: what is left is fp32's."""
+ELEMENT_ERROR = 3e-6
+"""Of one element, against the size its operands give it."""
 BF16_ERROR = 2**-8 + 1e-5
 SWIGLU_ERROR = 6e-3
 TOKENS = [1, 17, 32, 33, 50, 64, 65, 100, 128, 129, 200, 300]
@@ -75,6 +78,17 @@ def test_gate_and_up(tokens, n, k, generator):
     assert relative_error(out, expected) < SWIGLU_ERROR
 
 
+@pytest.mark.parametrize("tokens", [20, 50, 140])
+@pytest.mark.usefixtures("poison")
+def test_gate_and_up_are_rounded_as_elsewhere(tokens, generator):
+    """To the bit: each to bf16, then silu, then the product, as of a product in bf16 and ops/linear's own SwiGLU."""
+    gate, up, x = weight(128, 256, generator), weight(128, 256, generator), normal(tokens, 256, generator)
+    packed, none = linear.pack_gate_up(gate, up), linear.Scratch(0, x.device)
+    expected = torch.zeros(tokens, 128, dtype=torch.bfloat16)
+    emulator.build("linear")("engine_swiglu", x.device, linear.project(x, packed, none), expected, tokens, 128)
+    assert torch.equal(linear.swiglu(x, packed, none), expected)
+
+
 @pytest.mark.usefixtures("poison")
 @pytest.mark.parametrize("tokens", [32, 64, 200])
 def test_any_number_of_blocks_leaves_the_same_bits(monkeypatch, tokens, generator):
@@ -85,6 +99,62 @@ def test_any_number_of_blocks_leaves_the_same_bits(monkeypatch, tokens, generato
         outs.append(wide.partial(x, *units(made), 2))
     assert torch.equal(outs[0], outs[1])
     assert torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize(
+    ("tokens", "n", "k", "parts", "blocks"),
+    [
+        (17, 256, 256, 1, 1),
+        (32, 512, 2304, 8, 2),
+        (64, 256, 1280, 4, 50),
+        (65, 768, 1280, 3, 4),
+        (129, 256, 2304, 8, 132),
+        (400, 512, 1280, 2, 7),
+    ],
+)
+@pytest.mark.usefixtures("poison")
+def test_a_part_has_its_own_columns_and_every_token(monkeypatch, tokens, n, k, parts, blocks, generator):
+    """Fewer columns than are in flight, parts of unequal columns, blocks of several tasks and of none."""
+    monkeypatch.setattr(wide, "machine", lambda _: Machine(blocks, HOPPER))
+    made, x = weight(n, k, generator), normal(tokens, k, generator)
+    planes, exact = wide.partial(x, *units(made), parts), matrix(made)
+    each, more = divmod(k // 256, parts)
+    columns = [256 * (each + (part < more)) for part in range(parts)]
+    for plane, of_x, of_weight in zip(planes, x.double().split(columns, 1), exact.split(columns, 1), strict=True):
+        assert product_error(plane, of_x, of_weight) < ELEMENT_ERROR
+
+
+@pytest.mark.parametrize("tokens", [20, 50, 140])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.usefixtures("poison")
+def test_what_is_not_finite_stays_in_its_token_and_in_its_row(tokens, value, generator):
+    made, x = weight(256, 512, generator), normal(tokens, 512, generator)
+    packed, row_scale = units(made)
+    good, wrong = wide.partial(x, packed, row_scale, 2), x.clone()
+    wrong[tokens // 2, 300], wrong[-1, 5] = value, value
+    out = wide.partial(wrong, packed, row_scale, 2)
+    touched = torch.zeros(2, tokens, dtype=torch.bool)
+    touched[1, tokens // 2], touched[0, -1] = True, True
+    assert torch.equal(out[~touched], good[~touched])
+    assert not out[touched].isfinite().all(-1).any()
+    row_scale[77] = value
+    out, others = wide.partial(x, packed, row_scale, 2), torch.arange(256) != 77
+    assert torch.equal(out[..., others], good[..., others])
+    assert not out[..., 77].isfinite().any()
+
+
+@pytest.mark.parametrize("end", [True, False])
+@pytest.mark.parametrize(("tokens", "epilogue"), [(19, Epilogue.PARTIAL), (45, Epilogue.SWIGLU), (131, Epilogue.BF16)])
+def test_nothing_outside_of_its_tensors_is_touched(tokens, epilogue, end, generator):
+    n, k, parts = 256, 512, 2 if epilogue == Epilogue.PARTIAL else 1
+    width = n // 2 if epilogue == Epilogue.SWIGLU else n
+    out = torch.empty(parts, tokens, width, dtype=torch.float32 if parts == 2 else torch.bfloat16)
+    given = (*units(weight(n, k, generator)), normal(tokens, k, generator), out)
+    tensors = [beside_edge(t, end=end) for t in given]
+    call = emulator.build("w4a16", "wide")
+    for blocks in (1, 7):
+        sizes = (tokens, n, k, parts, int(epilogue), blocks, 1)
+        assert exit_code(lambda sizes=sizes: call("engine_w4a16_wide", out.device, *tensors, *sizes)) == 0
 
 
 @pytest.mark.parametrize("change", ["columns", "rows", "part"])
@@ -105,12 +175,16 @@ def test_what_is_out_of_place_is_seen(change, generator):
     ("change", "code"),
     [
         ({"m": 0}, 1),
+        ({"n": 0}, 1),
         ({"n": 272}, 1),
+        ({"n": 384}, 1),
         ({"k": 128}, 1),
+        ({"k": 384}, 1),
+        ({"parts": 0}, 1),
         ({"parts": 3}, 1),
         ({"parts": 2, "epilogue": int(Epilogue.BF16)}, 1),
         ({"epilogue": int(Epilogue.ARGMAX)}, 1),
-        ({"m": 1 << 22}, 1),
+        ({"m": 1 << 21}, 1),
         ({"blocks": 0}, 1),
     ],
 )
@@ -120,10 +194,17 @@ def test_shapes_outside_the_contract_are_refused(change, code):
         emulator.build("w4a16", "wide")("engine_w4a16_wide", torch.device("cpu"), *[None] * 4, *sizes.values())
 
 
-def test_a_smaller_device_refuses():
+@pytest.mark.parametrize("change", [torch.Tensor.float, lambda x: x[:, :256], lambda x: x.T.contiguous().T])
+def test_other_activations_are_refused(change, generator):
+    with pytest.raises(ValueError, match="w4a16: found x torch"):
+        wide.product(change(normal(40, 512, generator)), *units(weight(256, 512, generator)))
+
+
+@pytest.mark.parametrize("tokens", [17, 33, 65])
+def test_a_smaller_device_refuses(tokens):
     call = emulator.build("w4a16", "wide", max_shared_bytes=BLACKWELL)
     with pytest.raises(KernelError, match="CUDA error 9"):
-        call("engine_w4a16_wide", torch.device("cpu"), *[None] * 4, 33, 256, 256, 1, 0, 3, 1)
+        call("engine_w4a16_wide", torch.device("cpu"), *[None] * 4, tokens, 256, 256, 1, 0, 3, 1)
 
 
 @pytest.mark.parametrize(

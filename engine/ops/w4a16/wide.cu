@@ -1,4 +1,4 @@
-// W4A16 for more than 32 tokens on Hopper: x bf16 [m, k] times NVFP4 weights from their units, by warpgroup products.
+// W4A16 for many tokens on Hopper: x bf16 [m, k] times NVFP4 weights from their units, by warpgroup products.
 //
 // kernels/wide.cuh has how: two warpgroups multiply 256 rows by up to 128 tokens, whose x a third one gathers. A task is such a
 // square and one of `parts` of k. Blocks take tasks in turn, those of one run of rows next to each other: its weights come from
@@ -45,7 +45,6 @@ struct DenseTasks {
     __device__ explicit DenseTasks(const WideArgs& args) : args(args), row_units(args.k / W4A16::UNIT_K) {
         squares = (args.m + W::PAIRS - 1) / W::PAIRS;
         tokens = ((args.m + squares - 1) / squares + TOKENS - 1) / TOKENS * TOKENS;
-        squares = (args.m + tokens - 1) / tokens;
     }
     __device__ int all() const { return args.n / W::ROWS * args.parts * squares; }
     __device__ int token(int task) const { return task % squares * tokens; }
@@ -153,7 +152,6 @@ cudaError_t launch_wide(const WideArgs& args, int blocks, bool dependent, void* 
 
 template <Epilogue E>
 cudaError_t launch_for(const WideArgs& args, int blocks, bool dependent, void* stream) {
-    if constexpr (!Dense::FITS) return cudaErrorInvalidConfiguration;   // Fewest would fit a smaller device, which has no such products
     if (args.m <= Fewest::PAIRS) return launch_wide<Fewest, E>(args, blocks, dependent, stream);
     if (args.m <= Few::PAIRS) return launch_wide<Few, E>(args, blocks, dependent, stream);
     return launch_wide<Dense, E>(args, blocks, dependent, stream);
