@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from engine.kernels import library
+from engine.kernels.build import ENGINE
 from engine.kernels.library import KernelError
 from engine.kernels.skinny import Epilogue, Machine
 from engine.ops.linear import cuda as linear
@@ -194,7 +197,9 @@ def test_shapes_outside_the_contract_are_refused(change, code):
         emulator.build("w4a16", "wide")("engine_w4a16_wide", torch.device("cpu"), *[None] * 4, *sizes.values())
 
 
-@pytest.mark.parametrize("change", [torch.Tensor.float, lambda x: x[:, :256], lambda x: x.T.contiguous().T])
+@pytest.mark.parametrize(
+    "change", [torch.Tensor.float, lambda x: x[:, :256].contiguous(), lambda x: x.T.contiguous().T]
+)
 def test_other_activations_are_refused(change, generator):
     with pytest.raises(ValueError, match="w4a16: found x torch"):
         wide.product(change(normal(40, 512, generator)), *units(weight(256, 512, generator)))
@@ -209,12 +214,26 @@ def test_a_smaller_device_refuses(tokens):
 
 @pytest.mark.parametrize(
     ("on", "arch", "n", "taken"),
-    [(True, "90a", 512, True), (True, "90a", 272, False), (True, "121a", 512, False), (False, "90a", 512, False)],
+    [(True, "90a", 512, True), (True, "90a", 384, False), (True, "121a", 512, False), (False, "90a", 512, False)],
 )
 def test_where_it_is_taken(monkeypatch, on, arch, n, taken):
     monkeypatch.setattr(wide, "WIDE", on)
     monkeypatch.setattr(library, "arch_of", lambda _: arch)
     assert wide.takes(n, torch.device("cpu")) is taken
+
+
+@pytest.mark.parametrize(("tokens", "taken"), [(1, False), (16, False), (17, True), (33, True)])
+def test_few_tokens_are_streamed(tokens, taken, generator):
+    assert linear._wide(normal(tokens, 256, generator), linear.pack_w4a16(weight(256, 256, generator))) is taken
+
+
+def test_squares_are_those_of_the_kernel():
+    source = (ENGINE / "ops" / "w4a16" / "wide.cu").read_text()
+    cuts = sorted((int(tokens), 128 * int(tiles)) for tokens, tiles in re.findall(r"= Wide<(\d+), (\d),", source))
+    assert len(cuts) == 3
+    for m in range(1, 300):
+        tokens, rows = next((cut for cut in cuts if m <= cut[0]), cuts[-1])
+        assert wide.square(m) == (rows, tokens)
 
 
 @pytest.mark.parametrize(
