@@ -183,9 +183,9 @@ def project_argmax(
 ) -> Tensor:
     """`project` of at most 32 rows; `ids`, int64 [m], become the columns of their largest values, the lowest of equals.
 
-    One launch for a W4A16 weight, the product's and argmax's own for others.
+    One launch for a W4A16 weight that is streamed, the product's and argmax's own for others.
     """
-    if isinstance(weight, W4A16):
+    if isinstance(weight, W4A16) and not _wide(x, weight):
         return w4a16_argmax(x, weight.units, weight.row_scale, ids, space, dependent=True)
     out = project(x, weight, scratch)
     sample_cuda.argmax(out, ids, space, dependent=True)

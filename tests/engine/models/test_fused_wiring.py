@@ -259,6 +259,22 @@ def test_decode_by_graphs_with_joins_and_leaves(pair):
         assert error(pair, [(s, 1) for s in sequences[:n]]) < pair[2].logit_error
 
 
+def test_decode_by_graphs_of_wide_products():
+    """As from wide.FROM_TOKENS sequences on: no NVFP4 product is streamed then, lm_head's neither."""
+    with pytest.MonkeyPatch.context() as patch:
+        kernels_on_cpu.install(patch)
+        patch.setattr(wide, "WIDE", True)
+        patch.setattr(wide, "FROM_TOKENS", 1)
+        for streamed in ("w4a16", "w4a16_argmax", "w4a16_partial", "w4a16_swiglu"):
+            patch.setattr(linear_cuda, streamed, None)
+        pair = make_pair(RandomWeights())
+        sequences = [Sequence(20 + i, 3 + 9 * i, i) for i in range(6)]
+        for s in sequences:
+            assert error(pair, [(s, len(s.ids))]) < pair[2].logit_error
+        for n in (6, 1, 4):
+            assert error(pair, [(s, 1) for s in sequences[:n]]) < pair[2].logit_error
+
+
 def test_chunks_beside_decodes(pair):
     """Few rows and many, with and without runs, decodes first."""
     running = [Sequence(30 + i, 12 + i, i) for i in range(3)]
