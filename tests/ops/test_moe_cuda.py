@@ -29,7 +29,7 @@ pytestmark = pytest.mark.gpu
 
 EXPERTS = 32
 SIZES = [1, 2, 8, 9, 17, 32, 33, 100, 257]
-WIDE_SIZES = [33, 64, 100, 257, 700]
+WIDE_SIZES = [17, 32, 33, 64, 100, 257, 700]
 
 
 @pytest.fixture

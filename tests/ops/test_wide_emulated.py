@@ -43,8 +43,8 @@ CASES = [
 
 @pytest.fixture
 def routed(monkeypatch):
-    many = emulator.build("moe", "many")
-    monkeypatch.setattr(library, "call", many)
+    many, few = emulator.build("moe", "many"), emulator.build("moe")
+    monkeypatch.setattr(library, "call", lambda name, *rest: (many if "many" in name else few)(name, *rest))
     monkeypatch.setattr(moe_cuda, "machine", lambda _: Machine(3, HOPPER))
     return lambda kind, tokens: moe_cuda.routing(logits_for(kind, tokens, EXPERTS, tokens), TOP_K)
 
@@ -85,6 +85,19 @@ def test_down(routed, generator, poison, kind, tokens, k, n):
         assert relative_error(out[pair], rows[pair] @ matrices[e].T) < WEIGHTED_ERROR
 
 
+@pytest.mark.parametrize(("kind", "tokens", "k"), [("random", 17, 256), ("one", 32, 512), ("ties", 25, 768)])
+def test_a_decoding_step_s_planes(routed, generator, poison, kind, tokens, k):
+    """Entries of at most eight pairs, and each pair's output times its weight."""
+    how, down = routed(kind, tokens), stack(EXPERTS, 256, k, generator)
+    x = normal(tokens * how.slots, k, generator)
+    out = poison.empty(how.slots, tokens, 256, dtype=torch.float32)
+    wide(x, pack(down), how, out, WEIGHTED)
+    matrices, rows, weights = [matrix(w) for w in down], x.double(), how.weights.double()
+    for pair, e in enumerate(e for slots in chosen(how, EXPERTS) for e in slots):
+        expected = rows[pair] @ matrices[e].T * weights[pair]
+        assert relative_error(out[pair % how.slots, pair // how.slots], expected) < WEIGHTED_ERROR
+
+
 def test_more_blocks_than_tasks(routed, generator, poison):
     how, down = routed("random", 33), stack(EXPERTS, 256, 256, generator)
     x = normal(33 * how.slots, 256, generator)
@@ -118,7 +131,8 @@ def test_a_column_out_of_order_is_seen(routed, generator, poison):
     ("wide", "arch", "tokens", "rows", "taken"),
     [
         (True, "90a", 33, 512, True),
-        (True, "90a", 32, 512, False),
+        (True, "90a", 17, 512, True),
+        (True, "90a", 16, 512, False),
         (True, "90a", 33, 272, False),
         (True, "121a", 33, 512, False),
         (False, "90a", 33, 512, False),
@@ -135,7 +149,7 @@ def test_where_it_is_taken(monkeypatch, wide, arch, tokens, rows, taken):
     [
         (272, 256, PAIR, HOPPER, 1),
         (256, 128, PAIR, HOPPER, 1),
-        (256, 256, WEIGHTED, HOPPER, 1),
+        (256, 256, 3, HOPPER, 1),
         (256, 256, PAIR, BLACKWELL, 9),
     ],
 )

@@ -26,10 +26,11 @@ expert's weights are unpacked for once.
 MAX_EXPERTS, MAX_SLOTS = 256, 16
 
 WIDE = False
-"""Whether wide.cu multiplies for more than MAX_ROUTED tokens, where it can. It passes in the CPU emulator and has not
-yet run on a device (README)."""
-WIDE_ARCHS, WIDE_ROWS = ("90a",), 256
-"""Where it has its products, and what an expert's rows must be a multiple of."""
+"""Whether wide.cu multiplies for WIDE_TOKENS and more, where it can. It passes in the CPU emulator and has not yet run
+on a device (README)."""
+WIDE_ARCHS, WIDE_ROWS, WIDE_TOKENS = ("90a",), 256, 17
+"""Where it has its products, and what an expert's rows must be a multiple of; from how many tokens on it is reckoned to
+be the faster one."""
 
 NORM_BLOCKS, ROWS_PER_CHUNK = 128, 4
 """Of a norm's launch with a small product (ops/norm/kernel.cu): all tokens' blocks, and rows taken at a time."""
@@ -258,8 +259,6 @@ def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: Output,
 
 
 def _kernel(tokens: int, rows: int, device: torch.device) -> str:
-    if tokens <= MAX_ROUTED:
-        return "engine_moe_grouped"
-    if WIDE and rows % WIDE_ROWS == 0 and library.arch_of(device) in WIDE_ARCHS:
+    if WIDE and tokens >= WIDE_TOKENS and rows % WIDE_ROWS == 0 and library.arch_of(device) in WIDE_ARCHS:
         return "engine_moe_grouped_wide"
-    return "engine_moe_grouped_many"
+    return "engine_moe_grouped" if tokens <= MAX_ROUTED else "engine_moe_grouped_many"

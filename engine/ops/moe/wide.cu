@@ -1,4 +1,5 @@
-// The W4A16 products of the chosen experts for prefill on Hopper: what many.cu computes, by warpgroup products (wgmma).
+// The W4A16 products of the chosen experts for many tokens on Hopper: what many.cu computes, and from 17 tokens on kernel.cu, by
+// warpgroup products (wgmma).
 //
 // kernels/wide.cuh has how: two warpgroups multiply 256 rows of an expert by an entry of up to 64 pairs, whose x a third one
 // gathers.
@@ -103,6 +104,7 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 const int column = group * TOKENS + lane % 4 * 2 + j, p = __shfl_sync(~0u, pair[group * TOKENS / 32], column % 32);
+                columns.weight[j] = O == Output::WEIGHTED ? __ldcg(args.weights + p) : 0.f;
                 columns.out[j] = column >= entry.z ? -1 : out_offset<O>(args, p);
             }
 #pragma unroll
@@ -126,7 +128,7 @@ cudaError_t launch_wide(const GroupedArgs& args, int blocks, bool dependent, voi
 }  // namespace
 }  // namespace engine
 
-// As engine_moe_grouped_many, for n a multiple of 256, on sm_90a; elsewhere cudaErrorInvalidConfiguration. output: SWIGLU or PAIR.
+// As engine_moe_grouped_many, for n a multiple of 256, on sm_90a; elsewhere cudaErrorInvalidConfiguration. output: any.
 extern "C" int engine_moe_grouped_wide(const void* weight, const float* row_scale, const void* x, void* out, const void* entries,
                                        const int* entry_count, const int* pairs, const float* weights, int m, int slots, int n, int k,
                                        int output, int blocks, int dependent, void* stream) {
@@ -136,6 +138,7 @@ extern "C" int engine_moe_grouped_wide(const void* weight, const float* row_scal
     if (!args.valid() || n % Experts::ROWS || blocks < 1) return cudaErrorInvalidValue;
     switch (Output(output)) {
         case Output::SWIGLU: return launch_wide<Output::SWIGLU>(args, blocks, dependent, stream);
+        case Output::WEIGHTED: return launch_wide<Output::WEIGHTED>(args, blocks, dependent, stream);
         case Output::PAIR: return launch_wide<Output::PAIR>(args, blocks, dependent, stream);
         default: return cudaErrorInvalidValue;
     }
