@@ -152,6 +152,7 @@ cudaError_t launch_wide(const WideArgs& args, int blocks, bool dependent, void* 
 
 template <Epilogue E>
 cudaError_t launch_for(const WideArgs& args, int blocks, bool dependent, void* stream) {
+    if constexpr (!Dense::FITS) return cudaErrorInvalidConfiguration;   // whatever fits a smaller device: it has no such products
     if (args.m <= Fewest::PAIRS) return launch_wide<Fewest, E>(args, blocks, dependent, stream);
     if (args.m <= Few::PAIRS) return launch_wide<Few, E>(args, blocks, dependent, stream);
     return launch_wide<Dense, E>(args, blocks, dependent, stream);
