@@ -112,10 +112,8 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         arguments[1].copy_(_swiglu(arguments[0]))
     elif name == "engine_w4a16_wide":
         w4a16_wide(*arguments)
-    elif name == "engine_moe_grouped":
-        moe_grouped(moe_cuda.ENTRY_PAIRS, *arguments)
-    elif name in ("engine_moe_grouped_many", "engine_moe_grouped_wide"):
-        moe_grouped(moe_cuda.MANY_PAIRS, *arguments)
+    elif name in ("engine_moe_grouped", "engine_moe_grouped_many", "engine_moe_grouped_wide"):
+        moe_grouped(name, *arguments)
     elif name == "engine_moe_route_many":
         moe_route_many(*arguments)
     elif name == "engine_moe_spread":
@@ -144,15 +142,15 @@ def w4a16_wide(units, row_scale, x, out, m, n, k, parts, epilogue, blocks, depen
 
 
 def moe_grouped(
-    most, units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, output, blocks, dependent
+    name, units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, output, blocks, dependent
 ):
     assert dependent
     assert blocks > 0
     assert pairs.shape == (tokens * slots,)
-    assert output in (
-        moe_cuda.Output.SWIGLU,
-        moe_cuda.Output.WEIGHTED if most == moe_cuda.ENTRY_PAIRS else moe_cuda.Output.PAIR,
-    )
+    few = tokens <= moe_cuda.MAX_ROUTED
+    assert name != ("engine_moe_grouped_many" if few else "engine_moe_grouped")
+    assert output in (moe_cuda.Output.SWIGLU, moe_cuda.Output.WEIGHTED if few else moe_cuda.Output.PAIR)
+    most = moe_cuda.ENTRY_PAIRS if few else moe_cuda.MANY_PAIRS
     tiles = n // 16
     out.fill_(float("nan"))
     for expert, first, length, _ in entries[: int(count)].tolist():

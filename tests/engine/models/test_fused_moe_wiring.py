@@ -15,6 +15,7 @@ from engine.models.fused import FusedForCausalLM, obstacle
 from engine.models.layers import Source
 from engine.models.qwen3_5_moe import Qwen3_5MoeForCausalLM
 from engine.ops.linear import Budget
+from engine.ops.moe import cuda as moe_cuda
 from engine.ops.moe import cuda_prefill
 from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
@@ -66,6 +67,20 @@ def pair():
 def test_prefill(pair, lengths):
     sequences = sorted((Sequence(10 + i, n, i) for i, n in enumerate(lengths)), key=lambda s: len(s.ids) > 1)
     assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
+
+
+@pytest.mark.parametrize("lengths", [(2,), (32,), (100, 2, 30)], ids=str)
+def test_experts_by_warpgroup_products(pair, lengths, monkeypatch):
+    """Of few tokens, which leave planes, and of many."""
+    monkeypatch.setattr(moe_cuda, "WIDE", True)
+    monkeypatch.setattr(moe_cuda, "WIDE_TOKENS", 1)
+    launched = []
+    call = kernels_on_cpu.call
+    monkeypatch.setattr(library, "call", lambda name, *rest: launched.append(name) or call(name, *rest))
+    sequences = sorted((Sequence(10 + i, n, i) for i, n in enumerate(lengths)), key=lambda s: len(s.ids) > 1)
+    assert error(pair, [(s, len(s.ids)) for s in sequences]) < pair[2].logit_error
+    grouped = [name for name in launched if "grouped" in name]
+    assert grouped == ["engine_moe_grouped_wide"] * (2 * len(pair[0].model.layers))
 
 
 def test_decode_by_graphs_with_joins_and_leaves(pair):
