@@ -106,7 +106,7 @@ class ModelRunner:
         wait for the host between the last layer and lm_head.
         """
         rows = [end - 1 for s, end in zip(segments, ends, strict=True) if s.sample]
-        return None if rows == list(range(ends[-1])) else torch.tensor(rows, dtype=torch.int64, device=self.device)
+        return None if len(rows) == ends[-1] else torch.tensor(rows, dtype=torch.int64, device=self.device)
 
     def _sample(
         self, segments: tuple[Segment, ...], hidden: Tensor, rows: Tensor | None
