@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ from gate.observe.rows import CacheState
 
 WINDOW_BYTES = 2**30
 """Mapped at once: mincore answers with one byte a page."""
-TRIES = 3
-"""DONTNEED skips pages that are dirty or locked at that moment."""
+PATIENCE_S, RETRY_S = 2.0, 0.05
+"""DONTNEED skips pages that are dirty, locked or mapped at that moment. Three tries in a row once left 78 of a file's
+pages behind a server that had just ended."""
 READ_BYTES = 2**24
 CACHES_OF_THEIR_OWN = frozenset({"zfs", "tmpfs", "ramfs"})
 """Files there live in another cache, or are memory: an empty page cache proves nothing about them."""
@@ -72,13 +74,13 @@ def residency(files: Iterable[Path]) -> Residency:
 
 
 def drop(files: Iterable[Path]) -> Residency:
-    """Ask the kernel to forget the files, until mincore sees no page of them or TRIES are used up; what is left then.
+    """Ask the kernel to forget the files, until mincore sees no page of them or PATIENCE_S are over; what is left then.
 
     Pages that a running process has mapped stay; so do those of a file this user may not ask about, which the kernel
     reports as resident. Neither is cold, and the result says so.
     """
-    known = tuple(files)
-    for _ in range(TRIES):
+    known, deadline = tuple(files), time.monotonic() + PATIENCE_S
+    while True:
         for path in known:
             descriptor = os.open(path, os.O_RDONLY)
             try:
@@ -87,9 +89,9 @@ def drop(files: Iterable[Path]) -> Residency:
             finally:
                 os.close(descriptor)
         left = residency(known)
-        if left.resident_bytes == 0:
-            break
-    return left
+        if left.resident_bytes == 0 or time.monotonic() >= deadline:
+            return left
+        time.sleep(RETRY_S)
 
 
 def read_in(files: Iterable[Path]) -> Residency:
