@@ -29,6 +29,13 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
     return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// Two neighbours as bf16 terms: their sum is the value to 2⁻¹⁷ of its size.
+__device__ __forceinline__ void split_bf16(float a, float b, uint32_t& high, uint32_t& low) {
+    high = pack_bf16(a, b);
+    const float2 kept = unpack_bf16(high);
+    low = pack_bf16(a - kept.x, b - kept.y);
+}
+
 // Saturates at +-448, as the clamp in engine.ops.linear.quantize does.
 __device__ __forceinline__ uint8_t to_e4m3(float value) { return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3); }
 __device__ __forceinline__ uint32_t pack_e4m3(float a, float b, float c, float d) {

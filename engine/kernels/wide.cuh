@@ -17,6 +17,7 @@
 // word 8 t + 2 s + h of a row's 64 columns goes to word 8 s + 4 h + t. Rejected: x in that order in global memory (16-byte
 // copies, a quarter as many): the norm, the router's columns and SwiGLU's stores would all have to know it.
 #pragma once
+#include "turn.cuh"
 #include "w4a16.cuh"
 #include "wgmma.cuh"
 
@@ -46,14 +47,6 @@ struct Wide {
     using Sums = float[TILES][GROUPS][LANE_SUMS];
 };
 
-// A stage of `count` and how often it has been gone round.
-struct WideTurn {
-    int stage = 0, parity = 0;
-    __device__ void advance(int count) {
-        if (++stage == count) stage = 0, parity ^= 1;
-    }
-};
-
 template <class W>
 struct WideBarriers {
     uint64_t *x_full, *x_empty, *full;   // the last: DEPTH of each multiplying warp
@@ -72,7 +65,7 @@ struct WideGather {
     uint8_t* stages;
     uint64_t *full, *empty;
     int warp, lane;
-    WideTurn turn = {};
+    Turn turn = {};
 
     // One column of 256. offset: lane i's, in bytes from `x` to the row 4 i + warp; rows: how many of them, at most 32.
     __device__ __forceinline__ void column(const uint8_t* x, int column, int offset, int rows) {
@@ -139,12 +132,12 @@ struct WideRing {
 struct WideX {
     const uint8_t* stages;
     uint64_t *full, *empty;
-    WideTurn turn = {};
+    Turn turn = {};
 };
 
 // sums[tile][group] += the warpgroup's two tiles, `columns` columns of 256, for GROUPS groups of eight tokens.
 template <class W, int GROUPS, class Ring>
-__device__ __forceinline__ void multiply_wide(Ring& ring, WideTurn& turn, WideX& x, int columns, int lane, typename W::Sums& sums) {
+__device__ __forceinline__ void multiply_wide(Ring& ring, Turn& turn, WideX& x, int columns, int lane, typename W::Sums& sums) {
     uint32_t a[2][W::TILES][STEPS][4];   // of the part being unpacked, and of the one being multiplied
 #pragma unroll 1
     for (int column = 0; column < columns; column++) {

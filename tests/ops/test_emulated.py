@@ -14,6 +14,7 @@ from engine.ops.norm.cuda import add_norm
 from engine.ops.w4a16 import cuda as w4a16_cuda
 from engine.ops.w4a16 import pack as w4a16_pack
 from tests.ops import emulator
+from tests.ops.emulator import BLACKWELL, HOPPER
 from tests.ops.moe_products import (
     SWIGLU_ERROR,
     WEIGHTED_ERROR,
@@ -30,9 +31,6 @@ from tests.ops.sorted_routing import routing_by_sort
 from tests.ops.test_moe_grouping import KINDS, SUBTLE, check, logits_for
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
-
-HOPPER, BLACKWELL = 227 * 1024, 99 * 1024
-"""Shared memory of a block on sm_90 and sm_121: it decides how many warps a block has."""
 
 
 @pytest.fixture

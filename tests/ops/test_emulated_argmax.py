@@ -12,10 +12,10 @@ from engine.ops.sample import cuda as sample_cuda
 from engine.ops.w4a16 import cuda as w4a16_cuda
 from engine.ops.w4a16 import pack as w4a16_pack
 from tests.ops import argmax_products, emulator
+from tests.ops.emulator import BLACKWELL, HOPPER
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
 
-HOPPER, BLACKWELL = 227 * 1024, 99 * 1024
 CUTS = [Plan(1, 1), Plan(1, 7), Plan(1, 3), Plan(1, 2, 2, 1), Plan(1, 2, 3, 3)]
 """Of seven row tiles: one block, a block each, unequal blocks; phases, and windows of their own."""
 N, K = 112, 768

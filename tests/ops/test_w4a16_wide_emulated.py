@@ -16,12 +16,12 @@ from engine.ops.linear import cuda as linear
 from engine.ops.w4a16 import wide
 from tests.ops import emulator
 from tests.ops.edges import beside_edge, exit_code
+from tests.ops.emulator import BLACKWELL, HOPPER
 from tests.ops.moe_products import matrix, normal, stack
 from tests.ops.poison import product_error, relative_error
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
 
-HOPPER, BLACKWELL = 227 * 1024, 99 * 1024
 PRODUCT_ERROR = 1e-6
 """Codes times block scales are exact in bf16, and the emulator adds in float64: what is left is fp32's."""
 ELEMENT_ERROR = 3e-6

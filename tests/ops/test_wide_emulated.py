@@ -11,6 +11,7 @@ from engine.kernels.library import KernelError
 from engine.kernels.skinny import Machine
 from engine.ops.moe import cuda as moe_cuda
 from tests.ops import emulator
+from tests.ops.emulator import BLACKWELL, HOPPER
 from tests.ops.moe_products import (
     SWIGLU_ERROR,
     TOP_K,
@@ -27,7 +28,6 @@ from tests.ops.test_moe_grouping import logits_for
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
 
-HOPPER, BLACKWELL = 227 * 1024, 99 * 1024
 SWIGLU, WEIGHTED, PAIR = 0, 1, 2
 EXPERTS = 8
 CASES = [

@@ -58,13 +58,6 @@ __device__ __forceinline__ float sum_of_squares(uint4 words) {
     return sum;
 }
 
-// Two neighbours as bf16 terms: their sum is the value to 2⁻¹⁷ of its size.
-__device__ __forceinline__ void split(float a, float b, uint32_t& high, uint32_t& low) {
-    high = pack_bf16(a, b);
-    const float2 kept = unpack_bf16(high);
-    low = pack_bf16(a - kept.x, b - kept.y);
-}
-
 // q and k of the chunk's tokens, zeros behind the last; the norm of each row.
 __device__ __forceinline__ void load_rows(const ChunkArgs& args, ChunkShared& shared, int chunk, int key_head) {
     constexpr int PIECES = HEAD_DIM / 8;   // of 16 bytes; a row's lie in 16 neighbouring lanes
@@ -227,7 +220,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunk_kernel(const ChunkArg
                 own[e] = i > j ? keys[n][side * 2 + e] * decay * write : 0.f;
             }
             uint32_t high, low;
-            split(score[0], score[1], high, low);
+            split_bf16(score[0], score[1], high, low);
             uint32_t* at = reinterpret_cast<uint32_t*>(square + 2 * CHUNK * CHUNK + i * CHUNK) + (n ^ (i & args.swizzle)) * 4 + t;
             at[0] = high, at[CHUNK * CHUNK / 2] = low;
             *reinterpret_cast<float2*>(&system[i][n * 8 + 2 * t]) = make_float2(own[0], own[1]);
@@ -244,7 +237,7 @@ __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunk_kernel(const ChunkArg
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float2 pair = *reinterpret_cast<const float2*>(&inverse[row][column + 2 * j]);
-                split(pair.x * shared.beta[column + 2 * j], pair.y * shared.beta[column + 2 * j + 1], high[j], low[j]);
+                split_bf16(pair.x * shared.beta[column + 2 * j], pair.y * shared.beta[column + 2 * j + 1], high[j], low[j]);
             }
         uint4* at = reinterpret_cast<uint4*>(square + row * CHUNK) + (i % 8 ^ (row & args.swizzle));
         at[0] = make_uint4(high[0], high[1], high[2], high[3]);

@@ -82,17 +82,10 @@ __device__ __forceinline__ void bring(const ScanArgs& args, uint8_t* stages, uin
     }
 }
 
-// Two neighbours as bf16 terms: their sum is the value to 2⁻¹⁷ of its size.
-__device__ __forceinline__ void split(float a, float b, uint32_t& high, uint32_t& low) {
-    high = pack_bf16(a, b);
-    const float2 kept = unpack_bf16(high);
-    low = pack_bf16(a - kept.x, b - kept.y);
-}
-
 // Sums of 16 neighbouring columns, as A of a product over them.
 __device__ __forceinline__ void as_operand(const float (&left)[4], const float (&right)[4], uint32_t (&high)[4], uint32_t (&low)[4]) {
-    split(left[0], left[1], high[0], low[0]), split(left[2], left[3], high[1], low[1]);
-    split(right[0], right[1], high[2], low[2]), split(right[2], right[3], high[3], low[3]);
+    split_bf16(left[0], left[1], high[0], low[0]), split_bf16(left[2], left[3], high[1], low[1]);
+    split_bf16(right[0], right[1], high[2], low[2]), split_bf16(right[2], right[3], high[3], low[3]);
     wgmma_operands(high), wgmma_operands(low);
 }
 

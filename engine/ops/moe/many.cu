@@ -23,6 +23,7 @@
 // pairs (the weights are unpacked for each, and each of their tiles reads x from the L1 again).
 #include "../../kernels/grouped.cuh"
 #include "../../kernels/route.cuh"
+#include "../../kernels/turn.cuh"
 
 namespace engine {
 namespace {
@@ -116,14 +117,6 @@ constexpr size_t X_SHARED_BYTES = size_t(X_STAGES) * MANY_PAIRS * X_ROW_BYTES;
 constexpr size_t MANY_SHARED_BYTES = MANY_RING_BYTES + X_SHARED_BYTES + (MANY_WARPS * MANY_DEPTH + 2 * X_STAGES) * sizeof(uint64_t);
 static_assert(MANY_SHARED_BYTES <= MAX_SHARED_BYTES, "ring and x must fit");
 static_assert(X_COLUMN_BYTES == 32 * 16, "a warp copies a row at a time");
-
-// A stage of `count` and how often it has been gone round.
-struct Turn {
-    int stage = 0, parity = 0;
-    __device__ void advance(int count) {
-        if (++stage == count) stage = 0, parity ^= 1;
-    }
-};
 
 // What becomes of the sums of a group's two pairs of this lane. pair: the entry's pairs lane and 32 + lane, which were loaded
 // when its task began: read here, they would be a trip to the L2 for every group, with nothing beside it.

@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
         wait_for_previous_kernel();
     }
     WideX x{shared, barriers.x_full, barriers.x_empty};
-    WideTurn turn;
+    Turn turn;
     int4 upcoming = tasks.entry(blockIdx.x);
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
         const int4 entry = upcoming;

@@ -18,8 +18,8 @@ namespace engine {
 namespace {
 
 using Dense = Wide<128, 2, 2, 2>;
-// For fewer tokens half of the rows a task: 34,816 are 272 tasks then, two rounds of 132 blocks and a bit, not one and a bit. What x
-// leaves of the shared memory is in flight.
+// For fewer tokens half of the rows a task: 34,816 are 272 tasks then, two rounds of 132 blocks and a bit, not one and a bit. Of the
+// weights twice as much is in flight where x leaves room for it.
 using Few = Wide<64, 1, 3, 5>;
 using Fewest = Wide<32, 1, 3, 8>;
 
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) w4a16_wide_kernel(const Wi
     let_next_kernel_start();
     wait_for_previous_kernel();   // whose input this kernel's output may overwrite
     WideX x{shared, barriers.x_full, barriers.x_empty};
-    WideTurn turn;
+    Turn turn;
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
         const int first = tasks.token(task), end = min(first + tasks.tokens, args.m), columns = tasks.columns(task), tile = tasks.tile(task, warp);
         typename W::Sums sums = {};

@@ -14,9 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from engine.kernels.build import ENGINE
+from engine.kernels.build import ENGINE, TARGETS
 from engine.kernels.library import KernelError
 
+HOPPER, BLACKWELL = (TARGETS[arch].max_shared_bytes for arch in ("90a", "121a"))
+"""Shared memory of a block: it decides how many warps a block has, and what fits."""
 HERE = Path(__file__).resolve().parent
 EMULATED = ("async.cuh", "launch.cuh", "mma.cuh", "wgmma.cuh")
 WARNINGS = ("-Wno-attributes", "-Wno-unknown-pragmas")
@@ -30,7 +32,7 @@ def compiler() -> str | None:
     return shutil.which("g++")
 
 
-def build(op: str, source: str = "kernel", *, max_shared_bytes: int = 227 * 1024) -> Call:
+def build(op: str, source: str = "kernel", *, max_shared_bytes: int = HOPPER) -> Call:
     """A stand-in for engine.kernels.library.call that runs the kernels of this op's source here."""
     sources = [*sorted((ENGINE / "kernels").glob("*.cuh")), ENGINE / "ops" / op / f"{source}.cu"]
     emulated = sorted(path for path in HERE.rglob("*") if path.suffix in (".h", ".hpp", ".cuh"))
