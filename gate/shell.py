@@ -38,10 +38,14 @@ def run(app: typer.Typer, name: str) -> int:
     except OSError as error:
         if _is_broken_pipe(error):
             return reader_gone()
+        if _while_interrupted(error):
+            return _interrupted(name, error)
         where = error.filename or "standard output"
         quiet()
         return say(name, f"cannot use {where}: {error.strerror}", UNAVAILABLE)
     except Exception as error:  # noqa: BLE001  Python would end with 1, our FAIL
+        if _while_interrupted(error):
+            return _interrupted(name, error)
         traceback.print_exc()
         return say(name, f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL)
     # The parser itself may turn Ctrl-C into a code; it must not end without a word.
@@ -80,3 +84,16 @@ def quiet() -> None:
 
 def _is_broken_pipe(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def _while_interrupted(error: BaseException) -> bool:
+    """Whether a Ctrl-C was on its way out when this was raised."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
+
+
+def _interrupted(name: str, error: Exception) -> int:
+    """What failed on the way out is told, but it is not why the command ended."""
+    return say(name, f"interrupted; while it ended: {type(error).__name__}: {error}", INTERRUPTED)

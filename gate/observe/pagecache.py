@@ -116,8 +116,9 @@ def _resident(path: Path) -> tuple[int, int]:
     with path.open("rb") as file:
         for offset in range(0, size, WINDOW_BYTES):
             length = min(WINDOW_BYTES, size - offset)
-            with mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=offset) as window:
-                resident += _pages(window, length)
+            # Unmapped when nothing looks at it any more. Closed by name it would refuse while an array still does, as
+            # it does for as long as a Ctrl-C that came in between is on its way out: an internal error in its place.
+            resident += _pages(mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=offset), length)
     pages = -(-size // mmap.PAGESIZE)
     return pages * mmap.PAGESIZE, resident * mmap.PAGESIZE
 
@@ -129,7 +130,6 @@ def _pages(window: mmap.mmap, length: int) -> int:
     failed = _libc.mincore(
         ctypes.c_void_p(mapped.ctypes.data), ctypes.c_size_t(length), ctypes.c_void_p(told.ctypes.data)
     )
-    del mapped  # the mapping cannot be closed while an array looks at it
     if failed:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

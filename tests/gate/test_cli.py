@@ -278,7 +278,8 @@ def test_signal_ends_servers_keeps_legs_and_frees_the_lock(
             lambda: list(running.out.glob("box/*/legs/*-oracle-*/legs.parquet")) or running.said("leg 1/4: candidate")()
         )
     running.process.send_signal(signum)
-    assert running.process.wait(60) == 130
+    code = running.process.wait(60)
+    assert code == 130, running.log.read_text()
     assert "Traceback" not in running.log.read_text()
     assert running.ports_are_free()
     assert here("plan", "--recipe", recipe).returncode == 0

@@ -44,6 +44,24 @@ def test_code_and_last_line(
     assert capsys.readouterr().err.splitlines()[-1] == said
 
 
+@pytest.mark.parametrize("after", [BufferError("exported pointers exist"), OSError(9, "Bad file descriptor")])
+def test_what_fails_on_the_way_out_of_an_interrupt_is_no_internal_error(
+    after: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def command() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise after
+
+    monkeypatch.setattr(sys, "argv", ["gate"])
+    assert shell.run(app, "gate") == 130
+    assert capsys.readouterr().err == f"gate: interrupted; while it ended: {type(after).__name__}: {after}\n"
+
+
 @pytest.mark.parametrize(("to", "code"), [("| true", 0), (">/dev/full", 69)])
 def test_standard_output_that_takes_nothing_is_no_verdict(to: str, code: int) -> None:
     line = f"set -o pipefail; {sys.executable} -m gate recipe list {to}"

@@ -55,6 +55,18 @@ def test_one_page_is_neither_cold_nor_warm(tmp_path: Path) -> None:
     assert found.state == "partly"
 
 
+def test_an_interrupt_while_it_looks_stays_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose traceback still holds the array that looks at the mapping, which then could not be closed."""
+
+    class Interrupted:
+        def mincore(self, *_: object) -> int:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(pagecache, "_libc", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        residency((written(tmp_path, 3),))
+
+
 def test_windows_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pagecache, "WINDOW_BYTES", 4 * PAGE)
     path = written(tmp_path, 11)
