@@ -120,14 +120,17 @@ def test_a_runner_that_breaks_with_two_steps_in_flight_ends_every_request(reques
             ticket = super().submit(batch)
 
             def broken() -> StepOutput:
+                assert self.go_on.wait(DEADLOCK_S)
                 raise RuntimeError("device lost")
 
             return replace(ticket, finish=broken) if batch.step == 2 else ticket
 
     runner, inboxes = Broken(), [Inbox(), Inbox()]
+    runner.go_on.clear()
     loop = start(request, runner)
     for number, inbox in enumerate(inboxes):
         loop.submit(ask(number + 1, max_tokens=20), inbox)
+    runner.go_on.set()
     assert [inbox.wait().reason for inbox in inboxes] == [FinishReason.ERROR] * 2
     assert loop.scheduler.in_flight == 0
     assert loop.scheduler.blocks.usage == 0

@@ -30,10 +30,10 @@ class Live:
     app: ASGIApp
 
     def post(self, path: str, **body: object) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=20, trust_env=False)
+        return httpx.post(self.url + path, json=body, timeout=120, trust_env=False)
 
     def get(self, path: str) -> httpx.Response:
-        return httpx.get(self.url + path, timeout=20, trust_env=False)
+        return httpx.get(self.url + path, timeout=120, trust_env=False)
 
 
 @contextlib.contextmanager
@@ -50,7 +50,7 @@ def serving(app: ASGIApp) -> Iterator[Live]:
         yield Live(f"http://127.0.0.1:{sock.getsockname()[1]}", app)
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
 
 

@@ -111,7 +111,7 @@ class FakeEngine:
         ids = ids[: params.max_tokens]
         for start in range(0, len(ids), self.tokens_per_delivery):
             if self.hold is not None:
-                self.hold.wait(10)
+                self.hold.wait(60)
             if request.id in self.aborted:
                 return
             if self.fail_after is not None and start >= self.fail_after:

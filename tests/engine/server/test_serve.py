@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import select
 import signal
@@ -19,6 +20,8 @@ import pytest
 from tests.engine.server.test_disconnect import until
 
 SERVED = str(Path(__file__).with_name("served.py"))
+PATIENCE_S = 120
+"""Only a fault reaches it."""
 
 
 class Process:
@@ -28,14 +31,15 @@ class Process:
 
     def url(self) -> str:
         while (found := re.search(r"listening on (http://\S+);", self.log)) is None:
-            assert select.select([self.child.stderr], [], [], 30)[0], self.log
-            line = self.child.stderr.readline()
-            assert line, self.log
-            self.log += line
+            # From the pipe itself: a line that Python had read ahead would be one that select does not see.
+            assert select.select([self.child.stderr], [], [], PATIENCE_S)[0], self.log
+            part = os.read(self.child.stderr.fileno(), 65536)
+            assert part, self.log
+            self.log += part.decode()
         return found[1]
 
     def end(self) -> int:
-        _, rest = self.child.communicate(timeout=30)
+        _, rest = self.child.communicate(timeout=PATIENCE_S)
         self.log += rest
         return self.child.returncode
 
@@ -57,7 +61,8 @@ def process(mode: str, folder: Path, *more: str) -> Iterator[Process]:
 
 
 def health(url: str) -> int:
-    return httpx.get(url + "/health", trust_env=False).status_code
+    """Asked patiently: while torch is imported, on a slow disk, the interpreter may answer nobody for seconds."""
+    return httpx.get(url + "/health", timeout=PATIENCE_S, trust_env=False).status_code
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
@@ -75,7 +80,11 @@ def test_a_signal_ends_running_streams(folder, more):
         url = served.url()
         until(lambda: health(url) == 200)
         with httpx.stream(
-            "POST", url + "/v1/completions", json={"prompt": [1], "stream": True}, trust_env=False
+            "POST",
+            url + "/v1/completions",
+            json={"prompt": [1], "stream": True},
+            timeout=PATIENCE_S,
+            trust_env=False,
         ) as got:
             served.child.send_signal(signal.SIGTERM)
             text = "".join(got.iter_text())
