@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -31,6 +30,7 @@ from engine.request import Request, SamplingParams
 from engine.runner import LoadedRunner, load_runner
 from engine.scheduler import Scheduler
 from oracle.serve import argv
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -81,9 +81,7 @@ def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     shipped, copy, log = folder / "shipped", folder / "copy", folder / "vllm.log"
     run_tool("make_checkpoint.py", "--shape", request.param, "--device", "cpu", shipped)
     run_tool("expand_checkpoint.py", *(["--all"] if request.param == "tiny-moe" else []), shipped, copy)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command, environment = argv("cpu", str(copy), port, 1024, 8, "bfloat16")
     with log.open("wb") as out:
         server = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)

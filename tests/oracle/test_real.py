@@ -21,6 +21,7 @@ from oracle.capture import teacher_forced
 from oracle.pins import REPOSITORY
 from oracle.readback import read_back
 from oracle.verify import verify_installed, verify_running
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
@@ -50,9 +51,7 @@ def tool(name: str, *arguments: object) -> None:
 def running(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("real")
     tool("expand_checkpoint.py", tiny_checkpoint, folder / "copy")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "oracle", "serve", str(folder / "copy"), "--port", str(port)]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "4", "--kv-cache-dtype", "bfloat16"]
     log = folder / "serve.log"
