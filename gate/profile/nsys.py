@@ -2,8 +2,9 @@
 
 Tables are created lazily: a table that is missing means that nothing of its kind was recorded. What differs between
 versions and is asked for here: `graphNodeId` on kernels (2021.5 and later), `graphId` beside it, `memoryBandwidth` in
-TARGET_INFO_GPU, and CUPTI_ACTIVITY_KIND_GRAPH_TRACE, where a whole CUDA graph is one row. Source: the exporter's own
-schema pages (docs.nvidia.com/nsight-systems, nsys-exporter/exported_data) and PRAGMA table_info.
+TARGET_INFO_GPU, and CUPTI_ACTIVITY_KIND_GRAPH_TRACE, where a whole CUDA graph is one row; 2023.4 has no such table and
+exports a graph traced as a whole nowhere. Source: the exporter's own schema pages (docs.nvidia.com/nsight-systems,
+nsys-exporter/exported_data), PRAGMA table_info, and exports of 2023.4.4 (tests/gate/profile/fixtures).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ KERNELS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE
 COPIES, FILLS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 STRINGS, RUNTIME, GPUS, EXPORT = "StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", "TARGET_INFO_GPU", "META_DATA_EXPORT"
 RANGES = "NVTX_EVENTS"
+GRAPH_LAUNCHES = "cu%GraphLaunch%"
+"""cudaGraphLaunch_v10000, cuGraphLaunch_ptsz: calls of the runtime's and of the driver's interface."""
 NAMES = ("demangledName", "shortName", "mangledName", "name")
 """The first of these that a version has names the kernel; the demangled one carries the template arguments."""
 NEEDED = {KERNELS: ("start", "end"), STRINGS: ("id", "value")}
@@ -90,9 +93,22 @@ def _check(schema: Schema, path: Path) -> None:
 
 def _level(db: sqlite3.Connection, schema: Schema) -> Level:
     """graph as soon as one graph was recorded as a whole: its kernels are in no table."""
-    if schema.has(GRAPHS) and _count(db, GRAPHS):
+    if (schema.has(GRAPHS) and _count(db, GRAPHS)) or _graphs_without_nodes(db, schema):
         return "graph"
     return "node" if schema.has(KERNELS) and _count(db, KERNELS) else "none"
+
+
+def _graphs_without_nodes(db: sqlite3.Connection, schema: Schema) -> bool:
+    """Whether graphs were launched and no kernel belongs to one: all that 2023.4 shows of a graph traced as a whole."""
+    if not schema.has(RUNTIME, "nameId"):
+        return False
+    if schema.has(KERNELS):
+        if not schema.has(KERNELS, "graphNodeId"):
+            return False  # before 2021.5: graphs were never traced as a whole
+        if db.execute(f"SELECT 1 FROM {KERNELS} WHERE graphNodeId IS NOT NULL LIMIT 1").fetchone():
+            return False
+    query = f"SELECT 1 FROM {RUNTIME} r JOIN {STRINGS} s ON s.id = r.nameId WHERE s.value LIKE ? LIMIT 1"
+    return db.execute(query, (GRAPH_LAUNCHES,)).fetchone() is not None
 
 
 def _count(db: sqlite3.Connection, table: str) -> int:

@@ -9,7 +9,8 @@ Deciding numbers
     The trace's level: "node" is right, "graph" and "none" are not. No threshold.
 What to do
     Trace with --cuda-graph-trace=node, which `gate profile` does by itself; look whether a wrapper replaces its nsys.
-    With torch.profiler no kernel means that it got none from CUPTI, which serves one tool at a time.
+    No kernel at all means that the tool got none from CUPTI: it serves one tool at a time, and an nsys much older than
+    the driver may get nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from gate.profile.rows import Backend
 CODE = "graph-level-trace"
 REFUSES = True
 WHAT = {"graph": "whole CUDA graphs as single rows", "none": "no kernel"}
-HINTS: dict[Backend, str] = {
-    "nsys": "trace with --cuda-graph-trace=node",
+WHOLE = "trace with --cuda-graph-trace=node"
+NOTHING: dict[Backend, str] = {
+    "nsys": "nsys saw no CUDA work: it may be too old for this driver, or another tool in the server holds CUPTI",
     "cupti": "another tool in the server may hold CUPTI, and only one can; its log says more",
 }
 
@@ -37,5 +39,5 @@ def check(evidence: Evidence) -> Iterator[Finding]:
                 window.arm,
                 f"{window.arm}'s {window.output_tokens}-token window was traced with {WHAT[window.level]} "
                 f"({window.tool}); expected every kernel of a graph",
-                HINTS[window.backend],
+                WHOLE if window.level == "graph" else NOTHING[window.backend],
             )

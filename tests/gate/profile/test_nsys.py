@@ -1,4 +1,4 @@
-"""nsys exports of several versions' layouts, one at graph level, and what is no export. Contents are synthetic.
+"""nsys exports of several versions' layouts, one at graph level, and what is no export. Contents are synthetic but for one.
 
 Layouts: columns of CUPTI_ACTIVITY_KIND_KERNEL as the exporter's schema pages and public exports of those versions have
 them, shortened to what tells versions apart.
@@ -165,3 +165,51 @@ def test_ranges_of_other_layouts(columns: str, tmp_path: Path) -> None:
         db.execute("INSERT INTO NVTX_EVENTS VALUES (1, 2, ?)", (9 if "textId" in columns else "decode 1",))
         db.commit()
     assert nsys.read(path).decode_steps == 1
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> Path:
+    """An export that nsys 2023.4.4 wrote, of an engine without a GPU."""
+    path = tmp_path / "real.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((Path(__file__).parent / "fixtures" / "nsys-2023.4.4-engine-cpu.sql").read_text())
+        db.commit()
+    return path
+
+
+def add(path: Path, table: str, **values: object) -> None:
+    """A row with 1 in whatever else the real table wants."""
+    with closing(sqlite3.connect(path)) as db:
+        wanted = {str(name): 1 for _, name, _, needed, *_ in db.execute(f"PRAGMA table_info({table})") if needed}
+        row = wanted | values
+        db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+        db.commit()
+
+
+def test_a_real_export(real: Path) -> None:
+    """Ranges are in it by the id of their text; nine tokens are one prefill and eight steps of decoding."""
+    trace = nsys.read(real)
+    assert (trace.level, trace.kernels, trace.busy_us) == ("none", (), None)
+    assert trace.decode_steps == 8
+    assert trace.tool == "nsys 2023.4.4.54 (schema 3.7.2)"
+
+
+@pytest.mark.parametrize("call", ["cudaGraphLaunch_v10000", "cuGraphLaunch"])
+@pytest.mark.parametrize("outside", [False, True])
+def test_graphs_that_the_version_exports_nowhere_are_missed(real: Path, call: str, outside: bool) -> None:
+    """2023.4 has no table of whole graphs. Kernels outside of them would pass for the whole step."""
+    add(real, "StringIds", id=900, value=call)
+    add(real, "StringIds", id=901, value="k")
+    add(real, "CUPTI_ACTIVITY_KIND_RUNTIME", nameId=900)
+    if outside:
+        add(real, "CUPTI_ACTIVITY_KIND_KERNEL", start=1000, end=4000, demangledName=901)
+    assert nsys.read(real).level == "graph"
+    add(real, "CUPTI_ACTIVITY_KIND_KERNEL", start=5000, end=6000, demangledName=901, graphNodeId=77)
+    assert nsys.read(real).level == "node"
+
+
+def test_kernels_without_a_graph_are_no_graph(real: Path) -> None:
+    add(real, "StringIds", id=900, value="cudaLaunchKernel_v7000")
+    add(real, "CUPTI_ACTIVITY_KIND_RUNTIME", nameId=900)
+    add(real, "CUPTI_ACTIVITY_KIND_KERNEL", start=1000, end=4000, demangledName=900)
+    assert nsys.read(real).level == "node"

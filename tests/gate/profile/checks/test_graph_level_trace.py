@@ -27,8 +27,15 @@ def test_a_trace_without_a_kernel_is_refused() -> None:
     assert "no kernel" in found[0].message
 
 
-@pytest.mark.parametrize(("backend", "words"), [("nsys", "--cuda-graph-trace=node"), ("cupti", "may hold CUPTI")])
-def test_what_to_do_about_it_depends_on_the_tool(backend: str, words: str) -> None:
-    found = checks.findings(evidence(lambda _: {"level": "none", "backend": backend}))
+@pytest.mark.parametrize(
+    ("level", "backend", "words"),
+    [
+        ("graph", "nsys", "--cuda-graph-trace=node"),
+        ("none", "nsys", "too old for this driver"),
+        ("none", "cupti", "may hold CUPTI"),
+    ],
+)
+def test_what_to_do_about_it_depends_on_the_tool(level: str, backend: str, words: str) -> None:
+    found = checks.findings(evidence(lambda _: {"level": level, "backend": backend}))
     assert found
     assert all(words in f.hint for f in found if f.code == "graph-level-trace")
