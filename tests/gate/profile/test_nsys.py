@@ -1,4 +1,4 @@
-"""nsys exports of several versions' layouts, one at graph level, and what is no export. Contents are synthetic but for one.
+"""nsys exports of several layouts, one at graph level, and what is no export. All contents but one are synthetic.
 
 Layouts: columns of CUPTI_ACTIVITY_KIND_KERNEL as the exporter's schema pages and public exports of those versions have
 them, shortened to what tells versions apart.
