@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,19 +86,18 @@ def test_a_page_that_stays_is_not_cold(tmp_path: Path) -> None:
     assert left.state != "cold"
 
 
-def test_a_page_that_is_let_go_in_time_is_cold(tmp_path: Path) -> None:
-    """A server that is ending keeps its pages for a moment more."""
+def test_a_page_that_is_let_go_in_time_is_cold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is ending keeps its pages for a moment more, here until the second look."""
     needs_an_evictable_file_system(tmp_path)
     path = written(tmp_path, 8)
     read_in((path,))
     with path.open("rb") as file:
         held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     assert len(held[:]) == 8 * PAGE - 1  # touched
-    ending = threading.Timer(pagecache.PATIENCE_S / 4, held.close)
-    ending.start()
-    left = drop((path,))
-    ending.join()
-    assert left.state == "cold"
+    monkeypatch.setattr(pagecache, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(pagecache, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: held.close()))
+    assert drop((path,)).state == "cold"
+    assert held.closed
 
 
 def test_a_cache_of_its_own_is_never_cold() -> None:

@@ -15,8 +15,11 @@ from gate.observe.sampler import Sampler
 
 
 def test_tree_counts_children_and_a_dead_process_is_unknown() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    code = "print('up', flush=True); import time; time.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert child.stdout is not None
     try:
+        assert child.stdout.readline() == b"up\n"  # before it, it has next to no memory
         pids = {process.pid for process in memory.tree(os.getpid())}
         assert {os.getpid(), child.pid} <= pids
         own = memory.rss_bytes(memory.tree(os.getpid()))
@@ -30,6 +33,7 @@ def test_tree_counts_children_and_a_dead_process_is_unknown() -> None:
     finally:
         child.kill()
         child.wait()
+        child.stdout.close()
     assert memory.tree(child.pid) == ()
     assert memory.rss_bytes(()) is None
     assert memory.pss_bytes(()) is None
@@ -58,7 +62,7 @@ def test_attached_server_has_no_memory_and_no_foreign_load() -> None:
     with Sampler("leg", None) as sampler:
         pass
     assert (sampler.peak_rss_bytes, sampler.gpu_peak_bytes, sampler.foreign_cores) == (None, None, None)
-    assert [row.value for row in sampler.rows if row.name == "server_rss_bytes"] == [None] * 2
+    assert {row.value for row in sampler.rows if row.name == "server_rss_bytes"} == {None}
 
 
 def test_machine_names_its_context_and_host_is_a_folder_name(monkeypatch: pytest.MonkeyPatch) -> None:
