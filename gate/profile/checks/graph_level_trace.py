@@ -26,7 +26,7 @@ REFUSES = True
 WHAT = {"graph": "whole CUDA graphs as single rows", "none": "no kernel"}
 WHOLE = "trace with --cuda-graph-trace=node"
 NOTHING: dict[Backend, str] = {
-    "nsys": "nsys saw no CUDA work: it may be too old for this driver, or another tool in the server holds CUPTI",
+    "nsys": "this nsys may be too old for the driver, or another tool in the server holds CUPTI; try --backend cupti",
     "cupti": "another tool in the server may hold CUPTI, and only one can; its log says more",
 }
 

@@ -31,7 +31,7 @@ def test_a_trace_without_a_kernel_is_refused() -> None:
     ("level", "backend", "words"),
     [
         ("graph", "nsys", "--cuda-graph-trace=node"),
-        ("none", "nsys", "too old for this driver"),
+        ("none", "nsys", "too old for the driver"),
         ("none", "cupti", "may hold CUPTI"),
     ],
 )
