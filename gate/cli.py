@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from gate import interrupt, shell
+from gate import shell
 from gate.client.command import calibrate_client
 from gate.fit.command import fit
 from gate.modeldiff.command import app as model_app
@@ -384,5 +383,4 @@ def version() -> None:
 
 
 def main() -> None:
-    interrupt.install()
-    sys.exit(shell.run(app, "gate"))
+    shell.main(app, "gate")

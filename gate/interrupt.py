@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 OTHERS = (signal.SIGTERM, signal.SIGHUP)
+AGAIN_S = 0.001
 
 
 def _as_sigint(_signum: int, _frame: FrameType | None) -> None:
     signal.raise_signal(signal.SIGINT)
+
+
+def _again(dropped: sys.UnraisableHookArgs) -> None:
+    """Python drops what a finaliser raises, or the callback that each import ends with: an interrupt that came just
+    then is sent again a moment later, as often as it takes."""
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def install() -> None:
@@ -21,8 +32,19 @@ def install() -> None:
     A shell starts background jobs with SIGINT ignored, and children inherit that: then nothing could end them politely.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for signum in OTHERS:
+    for signum in (*OTHERS, signal.SIGALRM):
         signal.signal(signum, _as_sigint)
+    sys.unraisablehook = _again
+
+
+def over() -> None:
+    """The exit code is known: an interrupt changes it no more, nor puts a traceback among what Python does at its end.
+
+    Undoes nothing where `install` was not: a command that runs in a process of somebody else's, as in a test.
+    """
+    if signal.getsignal(signal.SIGTERM) is _as_sigint:
+        for signum in (signal.SIGINT, *OTHERS, signal.SIGALRM):
+            signal.signal(signum, signal.SIG_IGN)
 
 
 @contextmanager

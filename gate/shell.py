@@ -5,18 +5,30 @@ No way out but a judged run's may end with 0 to 3: those are verdicts.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
+from gate import interrupt
 from gate.errors import INTERNAL, INTERRUPTED, UNAVAILABLE, USAGE, GateError
 
 CommandLineError: Any = typer.BadParameter.__mro__[2]
 """Base of every mistake the argument parser reports; typer does not name it."""
+
+
+def main(app: typer.Typer, name: str) -> NoReturn:
+    """All of a command that signals may end, from its first step to the end of the process."""
+    code = INTERRUPTED
+    with contextlib.suppress(KeyboardInterrupt):  # before there was anything to end, or a second one in the last line
+        interrupt.install()
+        code = run(app, name)
+    interrupt.over()
+    sys.exit(code)
 
 
 def run(app: typer.Typer, name: str) -> int:
@@ -26,6 +38,8 @@ def run(app: typer.Typer, name: str) -> int:
         if sys.stdout is not None:  # `gate list >&-`
             sys.stdout.flush()
     except GateError as error:
+        if _while_interrupted(error):
+            return _interrupted(name, error)
         return say(name, str(error), error.exit_code)
     except CommandLineError as error:
         text = " ".join(error.format_message().split())

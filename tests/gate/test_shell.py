@@ -44,7 +44,14 @@ def test_code_and_last_line(
     assert capsys.readouterr().err.splitlines()[-1] == said
 
 
-@pytest.mark.parametrize("after", [BufferError("exported pointers exist"), OSError(9, "Bad file descriptor")])
+@pytest.mark.parametrize(
+    "after",
+    [
+        BufferError("exported pointers exist"),
+        OSError(9, "Bad file descriptor"),
+        StorageError("the disk is full", hint="free space"),
+    ],
+)
 def test_what_fails_on_the_way_out_of_an_interrupt_is_no_internal_error(
     after: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
