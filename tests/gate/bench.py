@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from pathlib import Path
@@ -47,6 +48,15 @@ def fake(name: str = "instant") -> str:
     return f"{sys.executable} -m gate.arm.fake --port {{port}} --preset {name}"
 
 
+def children(word: str) -> list[str]:
+    """Command lines with the word, of this process's descendants; one that ends while it is looked at is none."""
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # of which a zombie is one
+            found.append(" ".join(child.cmdline()))
+    return [line for line in found if word in line]
+
+
 class Bench:
     """A results folder of its own, and runs into it."""
 
@@ -84,8 +94,6 @@ class Bench:
             with socket.socket() as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(("127.0.0.1", port))
-        children = psutil.Process().children(recursive=True)
-        alive = [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
-        assert not [child for child in alive if "gate.arm.fake" in " ".join(child.cmdline())]
+        assert not children("gate.arm.fake")
         with hold(load(str(self.recipe))) as lock:
             assert lock.held()

@@ -137,15 +137,22 @@ def test_ctrl_c_ends_it_although_the_oracle_never_answers_and_closes_its_connect
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with socket.create_server(("127.0.0.1", 0)) as silent:
+            silent.settimeout(60)
+            connections: list[socket.socket] = []
+
+            def interrupt_when_three_are_in_flight() -> None:
+                connections.extend(silent.accept()[0] for _ in range(3))
+                os.kill(os.getpid(), signal.SIGINT)
+
+            waiting = threading.Thread(target=interrupt_when_three_are_in_flight)
+            waiting.start()
             url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-            with Asker(url, "fake", 600, in_flight=3) as asker:
-                threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-                with pytest.raises(KeyboardInterrupt):
-                    asker.answers(MANY)
-            for _ in range(3):
-                connection, _ = silent.accept()
+            with Asker(url, "fake", 600, in_flight=3) as asker, pytest.raises(KeyboardInterrupt):
+                asker.answers(MANY)
+            waiting.join()
+            for connection in connections:
                 with connection:
-                    connection.settimeout(5)
+                    connection.settimeout(60)
                     while connection.recv(65536):
                         pass
     finally:

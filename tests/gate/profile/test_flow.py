@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from gate.errors import ArmError, PreconditionError, UsageError
@@ -21,6 +20,7 @@ from gate.profile.conclude import conclude, derive
 from gate.profile.flow import ProfileAsked, profile
 from gate.profile.rows import ProfileReport, Role
 from gate.progress import Ui
+from tests.gate.bench import children
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -87,7 +87,7 @@ def bench(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
     yield Bench(tmp_path, tiny_checkpoint)
-    assert not [p for p in psutil.Process().children(recursive=True) if "fake" in " ".join(p.cmdline())]
+    assert not children("fake")
 
 
 FAKE = "-m gate.arm.fake --port {port} --preset instant"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -87,15 +87,15 @@ def test_what_is_no_trace_is_left_alone(server: Server, tmp_path: Path) -> None:
     assert len(RouteTracer(server.url, tmp_path).window("w", nothing).kernels) == 1
 
 
-def test_a_trace_that_is_written_after_the_answer(server: Server, tmp_path: Path) -> None:
-    def late() -> None:
-        time.sleep(0.1)
-        (tmp_path / "t.json").write_text(WHOLE[:20])
-        time.sleep(0.1)
-        (tmp_path / "t.json").write_text(WHOLE)
-
-    server.stop = lambda: threading.Thread(target=late, daemon=True).start()
+def test_a_trace_that_is_written_after_the_answer(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of it behind the first look, the rest behind the second."""
+    parts = iter([WHOLE[:20], WHOLE])
+    late = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: (tmp_path / "t.json").write_text(next(parts)))
+    monkeypatch.setattr(tracer, "time", late)
     assert len(RouteTracer(server.url, tmp_path).window("w", nothing).kernels) == 1
+    assert next(parts, None) is None
 
 
 def test_an_empty_trace_is_a_finding_and_no_error(server: Server, tmp_path: Path) -> None:
@@ -128,11 +128,10 @@ def test_two_processes_with_a_gpu(server: Server, tmp_path: Path) -> None:
 def test_a_server_that_never_finishes_its_trace(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracer, "STOP_TIMEOUT_S", 0.2)
     done = threading.Event()
     server.stop = lambda: done.wait(10) and None
     with pytest.raises(ArmError, match=r"/stop_profile: .*expected an answer within 0\.2 s; look into its log"):
-        RouteTracer(server.url, tmp_path).window("w", nothing)
+        RouteTracer(server.url, tmp_path).window("w", lambda: monkeypatch.setattr(tracer, "STOP_TIMEOUT_S", 0.2))
     done.set()
 
 
