@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,11 +41,17 @@ platform = "cpu"
 
 
 @pytest.fixture
-def run(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def checkpoint(tmp_path: Path, tiny_checkpoint: Path) -> Path:
+    """A copy that no other test reads meanwhile: its pages would be in the cache again, or not let go of."""
+    return Path(shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def run(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("GATE_LOCK_DIR", str(tmp_path / "locks"))
     monkeypatch.setattr(flow, "preflight", lambda _plan, _out: ())
     recipe = tmp_path / "fakes.toml"
-    recipe.write_text(RECIPE.format(checkpoint=tiny_checkpoint), encoding="utf-8")
+    recipe.write_text(RECIPE.format(checkpoint=checkpoint), encoding="utf-8")
 
     def run_it(wanted: CacheState | None, candidate: str = fake(), oracle: str = fake()) -> tuple[int, Path]:
         asked = Asked(recipe=str(recipe), candidate=candidate, oracle=oracle, coin="candidate", port=free_port())
@@ -58,9 +65,9 @@ def evictable(folder: Path) -> bool:
     return pagecache.filesystem(folder.resolve()) not in pagecache.CACHES_OF_THEIR_OWN
 
 
-def test_warm_starts_in_turns_each_with_a_first_token(run: Any, tiny_checkpoint: Path) -> None:
-    if not evictable(tiny_checkpoint):
-        pytest.skip(f"{tiny_checkpoint} is on a file system with a cache of its own")
+def test_warm_starts_in_turns_each_with_a_first_token(run: Any, checkpoint: Path) -> None:
+    if not evictable(checkpoint):
+        pytest.skip(f"{checkpoint} is on a file system with a cache of its own")
     code, folder = run("warm")
     rows = parquet.read(StartRow, folder / "starts.parquet")
     assert [(row.arm, row.repetition) for row in rows] == [
@@ -82,9 +89,9 @@ def test_warm_starts_in_turns_each_with_a_first_token(run: Any, tiny_checkpoint:
     assert "checkpoint warm" in (folder / "startup.md").read_text()
 
 
-def test_cold_starts_are_cold(run: Any, tiny_checkpoint: Path) -> None:
-    if not evictable(tiny_checkpoint):
-        pytest.skip(f"{tiny_checkpoint} is on a file system with a cache of its own")
+def test_cold_starts_are_cold(run: Any, checkpoint: Path) -> None:
+    if not evictable(checkpoint):
+        pytest.skip(f"{checkpoint} is on a file system with a cache of its own")
     _, folder = run("cold")
     rows = parquet.read(StartRow, folder / "starts.parquet")
     assert {(row.page_cache, row.checkpoint_resident_bytes) for row in rows} == {("cold", 0)}
