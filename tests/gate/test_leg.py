@@ -20,7 +20,7 @@ from gate.observe.rundata import RunData
 from gate.plan import ArmPlan, Plan, Vocabulary, leg_prompts, make_plan
 
 
-def plan_for(url: str, **workload: Any) -> Plan:
+def plan_for(url: str, timeout_s: float = 30.0, **workload: Any) -> Plan:
     def arm(name: Arm) -> ArmPlan:
         return ArmPlan(
             arm=name, kind="url", argv=None, env={}, url=url, model="", checkpoint="m", checkpoint_digest=None
@@ -33,7 +33,7 @@ def plan_for(url: str, **workload: Any) -> Plan:
             "gpu": False,
             "checkpoint": {"path": "m"},
             "workload": {"prompt_tokens": 12, "output_tokens": 6} | workload,
-            "protocol": {"concurrency": [2], "repetitions": 1, "request_timeout_s": 1.0},
+            "protocol": {"concurrency": [2], "repetitions": 1, "request_timeout_s": timeout_s},
         },
         "t",
     )
@@ -165,7 +165,7 @@ def test_a_staggered_start_warms_up_in_the_same_load(measure: Measure) -> None:
 
 
 def test_a_staggered_start_sends_a_silent_server_no_more_than_the_warm_up(measure: Measure) -> None:
-    row, data, fake = measure(preset("no-answer"), start="staggered", output_tokens=8)
+    row, data, fake = measure(preset("no-answer"), timeout_s=1.0, start="staggered", output_tokens=8)
     assert (row.failed, len(fake.requests)) == (4, 2)
     assert (row.client_cpu_s, row.client_events) == (None, None)  # of microseconds: no share of a core
     assert {request.error for request in data.requests} == {
@@ -208,7 +208,7 @@ def test_no_warm_up_means_none(measure: Measure) -> None:
 
 
 def test_silent_server_is_recorded_and_not_sent_the_rest(measure: Measure) -> None:
-    row, data, fake = measure(preset("no-answer"))
+    row, data, fake = measure(preset("no-answer"), timeout_s=1.0)
     assert (row.failed, len(fake.requests)) == (4, 2)
     assert (row.client_cpu_s, row.client_events) == (None, None)
     assert {request.error for request in data.requests} == {

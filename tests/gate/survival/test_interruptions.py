@@ -66,7 +66,7 @@ def test_a_second_signal_goes_straight_to_kill(place: Path, tiny_checkpoint: Pat
     running.process.send_signal(first)
     running.until(running.said("stopping both servers"))
     running.process.send_signal(signal.SIGINT)
-    assert running.process.wait(60) == 130
+    assert running.process.wait(120) == 130
     assert "Traceback" not in running.log.read_text(encoding="utf-8")
     assert running.ports_are_free()
     assert not left(place)

@@ -40,6 +40,8 @@ request_timeout_s = 30
 [oracle]
 platform = "cpu"
 """
+TOKEN_MS = 30.0
+"""Six tokens in one read have no decode rate: the client would have to be late by five of these."""
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def read(folder: Path) -> tuple[SweepPlan, SweepReport, tuple[RequestRow, ...]]:
 
 
 def test_both_arms_in_turns_with_the_same_prompts(sweep: Any) -> None:
-    with FakeServer(preset("good", token_ms=8.0)) as ours, FakeServer(preset("good", token_ms=8.0)) as theirs:
+    with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours, FakeServer(preset("good", token_ms=TOKEN_MS)) as theirs:
         theirs.started_at = ours.started_at  # to the millisecond, as happened once: each is still warmed up
         code, folder = sweep(ours.url, theirs.url)
         sent = [[tuple(body["prompt"]) for body in server.requests] for server in (ours, theirs)]
@@ -98,8 +100,8 @@ def test_the_candidate_alone_starts_no_other(sweep: Any) -> None:
 
 def test_a_point_that_is_refused_has_no_value_and_the_others_have(sweep: Any) -> None:
     with (
-        FakeServer(preset("good", token_ms=8.0, output_limit=1)) as short,
-        FakeServer(preset("good", token_ms=8.0)) as theirs,
+        FakeServer(preset("good", token_ms=TOKEN_MS, output_limit=1)) as short,
+        FakeServer(preset("good", token_ms=TOKEN_MS)) as theirs,
     ):
         code, folder = sweep(short.url, theirs.url, depth="0")
     _, made, _ = read(folder)
@@ -109,13 +111,13 @@ def test_a_point_that_is_refused_has_no_value_and_the_others_have(sweep: Any) ->
 
 
 def test_the_context_is_raised_to_what_is_asked_for(sweep: Any) -> None:
-    with FakeServer(preset("good", token_ms=8.0)) as ours:
+    with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours:
         _, folder = sweep(ours.url, "none", pp="500", tg="")
     assert read(folder)[0].recipe.max_model_len == 501
 
 
 def test_more_than_an_attached_server_serves_is_one_line(sweep: Any) -> None:
-    with FakeServer(preset("good", token_ms=8.0, max_model_len=64)) as ours, pytest.raises(UsageError) as caught:
+    with FakeServer(preset("good", token_ms=TOKEN_MS, max_model_len=64)) as ours, pytest.raises(UsageError) as caught:
         sweep(ours.url, "none", pp="20,64")
     assert "pp64 needs a context of 65 tokens; expected at most 64, what the candidate at" in str(caught.value)
 
@@ -131,7 +133,7 @@ def test_more_than_the_model_has_is_one_line_before_anything_starts(
 
 
 def test_a_server_that_answers_nothing_leaves_a_report_that_says_so(sweep: Any) -> None:
-    with FakeServer(preset("http-500")) as broken, FakeServer(preset("good", token_ms=8.0)) as theirs:
+    with FakeServer(preset("http-500")) as broken, FakeServer(preset("good", token_ms=TOKEN_MS)) as theirs:
         code, folder = sweep(broken.url, theirs.url, pp="20", tg="")
     _, made, _ = read(folder)
     assert code == 3
@@ -140,7 +142,7 @@ def test_a_server_that_answers_nothing_leaves_a_report_that_says_so(sweep: Any) 
 
 
 def test_after_a_warm_up_that_failed_nothing_is_timed_and_the_next_repetition_warms_up_again(sweep: Any) -> None:
-    with FakeServer(preset("error-event", token_ms=8.0, fault_after_tokens=1, fault_count=1)) as ours:
+    with FakeServer(preset("error-event", token_ms=TOKEN_MS, fault_after_tokens=1, fault_count=1)) as ours:
         code, folder = sweep(ours.url, "none", pp="20", tg="")
         assert len(ours.requests) == 1 + 2
     _, made, rows = read(folder)
@@ -153,7 +155,7 @@ def test_after_a_warm_up_that_failed_nothing_is_timed_and_the_next_repetition_wa
 def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(sweep: Any, tmp_path: Path) -> None:
     """It answers six requests: the warm-up and the timed one of three points."""
     script = tmp_path / "mortal.toml"
-    script.write_text("token_ms = 8.0\nexit_after_requests = 6\n")
+    script.write_text(f"token_ms = {TOKEN_MS}\nexit_after_requests = 6\n")
     command = f"{sys.executable} -m gate.arm.fake --port {{port}} --script {script}"
     code, folder = sweep(command, "none", pp="20,30,40", tg="")
     _, made, _ = read(folder)
@@ -164,7 +166,7 @@ def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(swee
 def test_it_is_listed_shown_and_derived_again_as_it_was(
     sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with FakeServer(preset("good", token_ms=8.0)) as ours, FakeServer(preset("good", token_ms=8.0)) as theirs:
+    with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours, FakeServer(preset("good", token_ms=TOKEN_MS)) as theirs:
         code, folder = sweep(ours.url, theirs.url, pp="20", tg="", depth="0")
     printed = capsys.readouterr().out
     (entry,) = runs.entries(tmp_path / "out")

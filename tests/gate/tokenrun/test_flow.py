@@ -19,6 +19,7 @@ from gate.runs import entries, find
 from gate.tokenrun import drive, flow, folder, show
 from gate.tokenrun.judge import judge
 from gate.tokenrun.model import KindCell, TokenReport
+from tests.ports import free_port
 
 RECIPE = """
 schema_version = 1
@@ -45,9 +46,11 @@ class Bench:
     def __init__(self, place: Path, checkpoint: Path) -> None:
         self.out, self.checkpoint = place / "results", checkpoint
         self.recipe = place / "fakes.toml"
+        self.ports = 0, 0
+        """Of the candidate and of the oracle; 0: any."""
 
     def run(self, candidate: Script = GOOD, oracle: Script = GOOD, conc: str = "1,2", repeats: int = 2) -> int:
-        with FakeServer(candidate) as ours, FakeServer(oracle) as theirs:
+        with FakeServer(candidate, self.ports[0]) as ours, FakeServer(oracle, self.ports[1]) as theirs:
             self.recipe.write_text(
                 RECIPE.format(checkpoint=self.checkpoint, candidate=ours.url, oracle=theirs.url), encoding="utf-8"
             )
@@ -196,22 +199,18 @@ def test_an_interrupted_run_goes_on_with_the_next_load(bench: Bench, monkeypatch
         return real(self, *arguments)
 
     monkeypatch.setattr(drive.Driver, "run", cut)
+    bench.ports = free_port(), free_port()  # which nobody else has between the run and its resumption
     assert bench.run() == 130
     assert not bench.report.complete
     assert bench.report.verdict is Verdict.INCONCLUSIVE
     before = {path.name for path in (bench.folder / "tokens").iterdir()}
     assert len(before) == 5
-    data = folder.read(bench.folder)
-    with FakeServer(GOOD, _port(data.plan.base.candidate.url)), FakeServer(GOOD, _port(data.plan.base.oracle.url)):
+    with FakeServer(GOOD, bench.ports[0]), FakeServer(GOOD, bench.ports[1]):
         assert flow.resume(bench.folder, Ui()) == 0
     assert count == 6 + 3 + 16
     assert bench.report.complete
     with pytest.raises(UsageError, match="is complete"):
         flow.resume(bench.folder, Ui())
-
-
-def _port(url: str) -> int:
-    return int(url.rsplit(":", 1)[1])
 
 
 def test_report_derives_the_same_again(bench: Bench) -> None:
