@@ -12,6 +12,7 @@ The watcher holds the gate's locks open until it is done, so that nobody measure
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -72,8 +73,12 @@ class Guard:
         """Before the server is started: killed in between, the gate leaves no process that nobody knows.
 
         The new process holds the pipe open until it has its own environment, so the watcher cannot look too early.
+        A gate that ends by itself does not do so before its servers have: an interrupt can come between the end of
+        the work and the first step of stopping them.
         """
         if self._process is None or self._process.poll() is not None:
+            atexit.unregister(self.close)
+            atexit.register(self.close)
             argv = [sys.executable, "-P", "-m", "gate.arm.guard"]
             self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, start_new_session=True, pass_fds=self.keep)
         self._tell(f"+{mark}\n")

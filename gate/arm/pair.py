@@ -65,14 +65,15 @@ class Pair:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stops both. A fault in that is only said where another error is under way, which is the cause to end on."""
-        if isinstance(error, KeyboardInterrupt):
-            self._say(messages.INTERRUPTED)  # first: stopping can take half a minute, and a second Ctrl-C cuts it short
-        try:
-            self.stop_all()
-        except ArmError as problem:
-            if error is None:
-                raise
-            self._say(str(problem))
+        with deferred():
+            if isinstance(error, KeyboardInterrupt):
+                self._say(messages.INTERRUPTED)  # first: stopping can take half a minute; a second Ctrl-C cuts it short
+            try:
+                self.stop_all()
+            except ArmError as problem:
+                if error is None:
+                    raise
+                self._say(str(problem))
 
     def ready(self, leg: PlannedLeg) -> Server:
         """The leg's server, ready; the other one warm beside it, or gone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -281,3 +282,28 @@ def test_an_interrupt_is_told_before_the_servers_are_stopped(tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         run()
     assert said[-3:] == [messages.INTERRUPTED, "stopped", "stopped"]
+
+
+@pytest.mark.usefixtures("stage")
+def test_an_interrupt_of_the_end_waits_until_the_servers_are_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the work's end would be left with both of them up."""
+    stopped: list[Arm] = []
+    monkeypatch.setattr(FakeServer, "stop", lambda server: stopped.append(server.arm))
+    stop_all = pairs.Pair.stop_all
+
+    def interrupted(pair: pairs.Pair) -> None:
+        signal.raise_signal(signal.SIGINT)
+        stop_all(pair)
+
+    monkeypatch.setattr(pairs.Pair, "stop_all", interrupted)
+    made = plan("both")
+
+    def run() -> None:
+        with pairs.Pair(made, tmp_path, print) as pair:
+            pair.ready(made.legs[0])
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    assert sorted(stopped) == ["candidate", "oracle"]
