@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import httpx
 
+from gate.client import eventloop
 from gate.errors import ArmError
 from gate.observe import control
 from gate.observe.rows import Arm
@@ -66,7 +67,7 @@ class Asker:
         different: dict[tuple[tuple[int, ...], tuple[int, ...]], Question] = {}
         for one in questions:
             different.setdefault((one.prompt, one.output), one)
-        told = asyncio.run(self._all(list(different.values()), deadline))
+        told = eventloop.run(lambda: self._all(list(different.values()), deadline))
         known = dict(zip(different, told, strict=False))
         return [
             known[one.prompt, one.output].model_copy(update={**one.place.model_dump(), "arm": one.arm})

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from gate.client import openai
+from gate.client import eventloop, openai
 from gate.client.arrivals import Arrival, Pacer, offsets_ns
 from gate.client.lag import LagSampler
 from gate.client.transport import Pool, post
@@ -110,8 +110,8 @@ def run_leg(spec: LoadSpec) -> LegRecording:
     requests = [
         post(spec.url, openai.PATH, openai.body(spec.model, prompt.token_ids, tokens)) for prompt, tokens in whole
     ]
-    with pinned(spec.cpu), quiet_gc(), quick_switches(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_leg(spec, requests))
+    with pinned(spec.cpu), quiet_gc(), quick_switches():
+        return eventloop.run(lambda: _leg(spec, requests), uvloop.new_event_loop)
 
 
 async def _leg(spec: LoadSpec, requests: list[bytes]) -> LegRecording:

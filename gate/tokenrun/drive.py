@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import httpx
 import orjson
 
-from gate.client import openai, sse
+from gate.client import eventloop, openai, sse
 from gate.client.stream import error_message, read_stream
 from gate.observe import control
 from gate.observe.rows import Arm
@@ -27,7 +27,7 @@ class Driver:
 
     def run(self, scenario: Scenario, arm: Arm, take: int) -> list[SequenceRow]:
         """Every call once; one that fails has an error and fails nobody else. One row a call, in order."""
-        return asyncio.run(self._run(scenario, arm, take))
+        return eventloop.run(lambda: self._run(scenario, arm, take))
 
     async def _run(self, scenario: Scenario, arm: Arm, take: int) -> list[SequenceRow]:
         waiting = iter(scenario.calls)
