@@ -134,14 +134,24 @@ def run_foreground(command: Sequence[str], env: dict[str, str], grace_s: float =
     vLLM's engine core and workers are children that outlive a killed parent, so the whole group is interrupted, waited
     for, and what is left of it grace_s after the server is killed.
     """
-    with subprocess.Popen(command, env=env, start_new_session=True) as server:
-        previous = signal.signal(signal.SIGTERM, _as_interrupt)
-        try:
-            return server.wait()
-        except KeyboardInterrupt:
-            return stop_group(server)
-        finally:
-            signal.signal(signal.SIGTERM, previous)
+    told: list[int] = []  # held back until the server is known, or nobody would stop it
+    previous = {n: signal.signal(n, lambda n, _: told.append(n)) for n in (signal.SIGINT, signal.SIGTERM)}
+    server: subprocess.Popen[bytes] | None = None
+    try:
+        server = subprocess.Popen(command, env=env, start_new_session=True)
+        signal.signal(signal.SIGINT, previous[signal.SIGINT])
+        signal.signal(signal.SIGTERM, _as_interrupt)
+        if told:
+            raise KeyboardInterrupt
+        return server.wait()
+    except KeyboardInterrupt:
+        if server is None:
+            raise
+        return stop_group(server)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if server is not None:
             _end_group(server.pid, grace_s)
 
 

@@ -117,9 +117,9 @@ sys.exit(serve.run_foreground([sys.executable, "-c", sys.argv[1]], {}, grace_s=0
 def foreground() -> Iterator[object]:
     started: list[subprocess.Popen[str]] = []
 
-    def start(rest: str) -> tuple[subprocess.Popen[str], int]:
+    def start(rest: str, before: str = "") -> tuple[subprocess.Popen[str], int]:
         """The runner, and the pid of its server's child, which ignores SIGINT."""
-        command = [sys.executable, "-c", RUNNER, STUBBORN.format(rest=rest)]
+        command = [sys.executable, "-c", before + RUNNER, STUBBORN.format(rest=rest)]
         runner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=pins.REPOSITORY)
         started.append(runner)
         assert runner.stdout is not None
@@ -134,8 +134,12 @@ def foreground() -> Iterator[object]:
 
 
 def gone(pid: int) -> bool:
-    for _ in range(200):
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
             return True
         time.sleep(0.05)
     return False
@@ -146,6 +150,17 @@ def test_interrupting_stops_the_server_and_the_children_that_ignore_it(number: i
     runner, child = foreground("time.sleep(120)")  # type: ignore[operator]
     runner.send_signal(number)
     assert runner.wait(60) != 0
+    assert gone(child)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_runner_that_is_told_to_end_before_it_goes_on_leaves_no_server(number: int, foreground: object) -> None:
+    """It lost its core as soon as the server was there."""
+    kept = "import subprocess, time\nbegin = subprocess.Popen.__init__\n"
+    kept += "def late(*a, **k):\n    begin(*a, **k)\n    time.sleep(2)\nsubprocess.Popen.__init__ = late\n"
+    runner, child = foreground("time.sleep(120)", kept)  # type: ignore[operator]
+    runner.send_signal(number)
+    assert runner.wait(60) != -signal.SIGTERM
     assert gone(child)
 
 
