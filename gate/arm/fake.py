@@ -22,6 +22,7 @@ from typing import Any, Self
 from gate.arm.fake_connection import Connection
 from gate.arm.fake_script import PRESETS, Script, load, preset
 from gate.errors import GateError
+from gate.interrupt import deferred
 
 
 class FakeServer:
@@ -56,15 +57,17 @@ class FakeServer:
         return f"http://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._ready.wait()
+        with deferred():  # cut while it waits for the thread, Python's own lock raises an error of its own
+            self._thread.start()
+            self._ready.wait()
         if self.failure is not None:
             raise self.failure
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
-        self._thread.join()
+        with deferred():
+            self.stop()
+            self._thread.join()
         if self.failure is not None:
             raise self.failure
 

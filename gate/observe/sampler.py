@@ -10,6 +10,7 @@ from types import TracebackType
 
 import psutil
 
+from gate.interrupt import deferred
 from gate.observe import gpu, memory
 from gate.observe.rows import TelemetryRow
 
@@ -59,14 +60,20 @@ class Sampler:
         self._tree = memory.tree(self.pid)
         self._read_pss()
         self._before = time.monotonic(), _busy_s(), self._own_s(), self._other_s()
-        self._thread.start()
+        try:
+            with deferred():  # cut while it waits for the thread, Python's own lock raises an error of its own
+                self._thread.start()
+        except KeyboardInterrupt:
+            self._stop.set()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stop.set()
-        self._thread.join()
+        with deferred():
+            self._stop.set()
+            self._thread.join()
         now = time.monotonic(), _busy_s(), self._own_s(), self._other_s()
         window_s, busy_s, own_s, other_s = (after - before for after, before in zip(now, self._before, strict=True))
         if self._others() and window_s >= MIN_LOAD_WINDOW_S:

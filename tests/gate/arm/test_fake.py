@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +226,24 @@ def test_occupied_port_is_named() -> None:
     assert child.returncode == 69
     assert errors.startswith(f"cannot listen on port {server.port}: ")
     assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("moment", ["start", "join"])
+def test_an_interrupt_cuts_neither_the_start_nor_the_end_of_its_thread(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut there, Python's lock raises a RuntimeError in place of the interrupt."""
+    server, whole = FakeServer(), []
+    does = getattr(server._thread, moment)
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        does()
+        whole.append(moment)
+
+    monkeypatch.setattr(server._thread, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt), server:
+        pass
+    server.stop()
+    threading.Thread.join(server._thread, 10)
+    assert whole == [moment]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import pynvml
 import pytest
@@ -49,6 +51,27 @@ def test_sampler_leaves_rows_peaks_and_foreign_load(monkeypatch: pytest.MonkeyPa
     assert {row.leg_id for row in sampler.rows} == {"leg"}
     assert sampler.peak_rss_bytes is not None
     assert sampler.foreign_cores is not None
+
+
+@pytest.mark.parametrize("moment", ["start", "join"])
+def test_an_interrupt_cuts_neither_the_start_nor_the_end_of_its_thread(
+    moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut there, Python's lock raises a RuntimeError in place of the interrupt, or the thread goes on sampling."""
+    sampler, whole = Sampler("leg", os.getpid()), []
+    does = getattr(sampler._thread, moment)
+
+    def interrupted() -> None:
+        signal.raise_signal(signal.SIGINT)
+        does()
+        whole.append(moment)
+
+    monkeypatch.setattr(sampler._thread, moment, interrupted)
+    with pytest.raises(KeyboardInterrupt), sampler:
+        pass
+    threading.Thread.join(sampler._thread, 10)
+    assert whole == [moment]
+    assert not sampler._thread.is_alive()
 
 
 def test_short_leg_has_no_foreign_load(monkeypatch: pytest.MonkeyPatch) -> None:
