@@ -217,10 +217,12 @@ class Store:
                 os.fsync(file.fileno())
             partial.replace(path)
             digests.sync_folder(path.parent)
-        except OSError as error:
+        except BaseException as error:  # an interrupt leaves no more behind than a full disk
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
-            raise _refused(path, error) from error
+            if isinstance(error, OSError):
+                raise _refused(path, error) from error
+            raise
 
 
 def is_complete(folder: Path) -> bool:

@@ -139,6 +139,21 @@ def test_full_disk_leaves_the_old_file_whole(run: tuple[store.Store, Plan], monk
     assert (place.folder / "run.json").read_bytes() == before
 
 
+def test_an_interrupt_leaves_nothing_beside_the_old_file(
+    run: tuple[store.Store, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, _ = run
+    before = {path.name: path.read_bytes() for path in place.folder.iterdir() if path.is_file()}
+
+    def interrupted(_fd: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        place.write_run(store.RunFile(run_id="other", host="host", started_at="2026-01-01"))
+    assert {path.name: path.read_bytes() for path in place.folder.iterdir() if path.is_file()} == before
+
+
 def damage(place: store.Store, plan: Plan, kind: str) -> None:
     leg = a_leg(plan, 0)
     place.append_leg(leg, [a_request(leg)], [])
