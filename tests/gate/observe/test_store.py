@@ -143,6 +143,7 @@ def test_an_interrupt_leaves_nothing_beside_the_old_file(
     run: tuple[store.Store, Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, _ = run
+    place.write_text("report.md", "before")
     before = {path.name: path.read_bytes() for path in place.folder.iterdir() if path.is_file()}
 
     def interrupted(_fd: int) -> None:
@@ -150,7 +151,7 @@ def test_an_interrupt_leaves_nothing_beside_the_old_file(
 
     monkeypatch.setattr(store.os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        place.write_run(store.RunFile(run_id="other", host="host", started_at="2026-01-01"))
+        place.write_text("report.md", "after")
     assert {path.name: path.read_bytes() for path in place.folder.iterdir() if path.is_file()} == before
 
 
