@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).resolve().parent.parent
 ORACLE = ROOT / ".oracle" / "cpu"
@@ -35,6 +36,13 @@ FOREIGN = (
     "COLUMNS",
 )
 """Variables that would make a result depend on the developer's shell."""
+
+# How long an example takes says how busy the machine is: Hypothesis's limit of 200 ms fails a test whenever its worker
+# loses its core, or imports something heavy in the first example. The examples are the same in every run, so that what
+# is green stays green; `pytest --hypothesis-profile explore` tries new ones.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("same", settings.get_profile("explore"), derandomize=True)
+settings.load_profile("same")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: tests that interrupt something would
 # wait for ever under `make test &`.

@@ -90,7 +90,7 @@ def mutate(data: bytes, draw: Callable[[st.SearchStrategy[Any]], Any]) -> bytes:
     max_examples=25,
     deadline=None,
     phases=[Phase.reuse, Phase.generate],  # a run is too slow to shrink over, and its file's name tells enough
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(data=st.data())
 def test_a_changed_file_is_never_taken_for_the_one_that_was_written(

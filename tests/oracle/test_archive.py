@@ -44,7 +44,9 @@ MEMBERS = {"vllm/__init__.py": b"__version__ = '0.25.0'\n", "numpy/core.py": b"x
 CONTENT = packed(MEMBERS)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(at=st.lists(st.integers(0, len(CONTENT)), max_size=6))
 def test_any_cut_unpacks_to_the_same_files(at: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("parts")

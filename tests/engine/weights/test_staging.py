@@ -32,7 +32,9 @@ def files(tmp_path: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize(("make", "device"), SINKS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 60), st.integers(0, 40)), max_size=6), max_size=3))
 def test_pieces_arrive_in_order(files: list[Path], make: type[Sink], device: torch.device, reads: list) -> None:
     """One sink for several tensors, pieces of both files in any order, empty ones among them."""

@@ -19,7 +19,9 @@ from gate.errors import CheckpointError
 from gate.preflight.safetensors_header import tensor_names
 
 Shard = Callable[[dict[str, bytes]], bytes]
-ONCE = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ONCE = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def raw(header: Any, data: bytes) -> bytes:
