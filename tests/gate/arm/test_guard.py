@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from gate.arm.guard import marked
+from tests.gate.arm.test_process import alive
 
 ROOT = Path(__file__).parents[3]
 INTERRUPTED = """
@@ -26,6 +27,6 @@ def test_a_gate_that_was_cut_off_before_it_stopped_its_servers_does_not_end_befo
     mark = tmp_path.name
     code = INTERRUPTED.format(mark=mark)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    left = [pid for pid in done.stdout.split() if Path(f"/proc/{pid}").exists()], marked(mark)
+    left = [pid for pid in map(int, done.stdout.split()) if alive(pid)], marked(mark)
     assert (done.returncode, done.stderr) == (130, "")
     assert left == ([], [])
