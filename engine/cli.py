@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import signal
 import sys
 import time
 from pathlib import Path
@@ -254,9 +255,23 @@ def _bench_runner(model: Path, sequences: int, length: int, kv_cache_dtype: str)
     return StepBench(runner)
 
 
+AGAIN_S = 0.001
+
+
 def main() -> None:
     """The console script."""
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    sys.unraisablehook = _again
     sys.exit(run(sys.argv[1:]))
+
+
+def _again(dropped: sys.UnraisableHookArgs) -> None:
+    """Python drops what the callback raises that each import ends with, and a server begins with seconds of imports: a
+    Ctrl-C that came just then comes again a moment later."""
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def run(arguments: list[str]) -> int:

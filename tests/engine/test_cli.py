@@ -109,6 +109,28 @@ def test_ctrl_c_is_130(monkeypatch, tmp_path):
     assert cli.run(["serve", str(tmp_path)]) == 130
 
 
+def test_ctrl_c_that_python_drops_ends_the_command_all_the_same():
+    """As in the callback that each import ends with; a finaliser is the same to Python."""
+    code = """
+import signal, sys, time
+from engine import cli
+
+class Finalised:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+@cli.app.command()
+def slow():
+    Finalised()
+    time.sleep(30)
+
+sys.argv = ["engine", "slow"]
+cli.main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
 def test_module_and_help_start_without_torch():
     code = "import sys, engine.cli; engine.cli.run(['--help']); assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
