@@ -173,8 +173,8 @@ def two_servers(folder: Path, lock: Lock, coin: Arm, slow: float) -> Report:
             port = taken.enter_context(_port())
             argv = (sys.executable, "-m", "gate.arm.fake", "--port", str(port), "--script", str(script))
             arms.append(_arm(arm, f"http://127.0.0.1:{port}", argv))
-    candidate, oracle = arms
-    return _gate(folder, lock, candidate, oracle, coin, recipe(concurrency=(1, 2), repetitions=3))
+        candidate, oracle = arms
+        return _gate(folder, lock, candidate, oracle, coin, recipe(concurrency=(1, 2), repetitions=3))
 
 
 def _gate(folder: Path, lock: Lock, candidate: ArmPlan, oracle: ArmPlan, coin: Arm, asked: Recipe) -> Report:
@@ -207,7 +207,8 @@ def _arm(arm: Arm, url: str, argv: tuple[str, ...] | None = None) -> ArmPlan:
 
 @contextlib.contextmanager
 def _port() -> Iterator[int]:
-    """A free one; nobody else gets it until the context is left."""
+    """A free one; nobody gets it by chance until the context is left, but a server that is told to listen there can."""
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("127.0.0.1", 0))
         yield probe.getsockname()[1]

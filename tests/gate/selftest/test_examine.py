@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from gate.errors import FAIL, PASS, LockHeldError, UsageError
 from gate.judge import judge
 from gate.lock import Lock, hold
 from gate.observe.rows import Verdict
+from gate.plan import ArmPlan
 from gate.selftest import cases, examine, live
 from gate.selftest.examine import ABOUT
 
@@ -144,6 +146,24 @@ def test_the_planted_slow_down_must_be_found(build: Any, speed: float, expected:
     problems = live.judge_slow(report).problems
     assert bool(problems) == bool(expected)
     assert all(any(word in problem for problem in problems) for word in expected)
+
+
+def test_ports_are_kept_for_the_servers_that_are_told_to_listen_there(
+    tmp_path: Path, lock: Lock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the kernel's own range, where any other process may get them before a server has started."""
+
+    def gate(_folder: Path, _lock: Lock, *arms: ArmPlan, **_: Any) -> None:
+        for port in (int(arm.url.rpartition(":")[2]) for arm in arms[:2]):
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind(("127.0.0.1", port))
+            with socket.socket() as server:
+                server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                server.bind(("127.0.0.1", port))
+                server.listen()
+
+    monkeypatch.setattr(live, "_gate", gate)
+    live.two_servers(tmp_path, lock, "oracle", 1.0)
 
 
 @pytest.mark.slow
