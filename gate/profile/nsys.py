@@ -54,7 +54,7 @@ def read(path: Path) -> Trace:
         StorageError: no SQLite file, or one whose kernel table lacks what is needed; one line.
     """
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
             schema = _schema(db)
             _check(schema, path)
             level = _level(db, schema)

@@ -213,3 +213,47 @@ def test_kernels_without_a_graph_are_no_graph(real: Path) -> None:
     add(real, "CUPTI_ACTIVITY_KIND_RUNTIME", nameId=900)
     add(real, "CUPTI_ACTIVITY_KIND_KERNEL", start=1000, end=4000, demangledName=900)
     assert nsys.read(real).level == "node"
+
+
+def test_copies_and_fills_are_named_as_the_exporter_names_them(real: Path) -> None:
+    with closing(sqlite3.connect(real)) as db:
+        kinds = dict(db.execute("SELECT id, name FROM ENUM_CUDA_MEMCPY_OPER"))
+    for kind in kinds:
+        add(real, "CUPTI_ACTIVITY_KIND_MEMCPY", start=10_000 * kind, end=10_000 * kind + 2000, copyKind=kind)
+    add(real, "CUPTI_ACTIVITY_KIND_MEMSET", start=500_000, end=503_000)
+    found = {kernel.name: (kernel.launches, kernel.us) for kernel in nsys.read(real).kernels}
+    assert found == {
+        **{f"Memcpy {name}": (1, 2.0) for name in ("HtoD", "DtoH", "DtoD", "PtoP")},
+        "Memcpy other": (10, 20.0),
+        "Memset": (1, 3.0),
+    }
+    named = {name.removeprefix("CUDA_MEMCPY_KIND_").replace("TO", "to"): kind for kind, name in kinds.items()}
+    assert {named[name]: name for name in ("HtoD", "DtoH", "DtoD", "PtoP")} == nsys.COPY_KINDS
+
+
+def test_before_graphs_were_traced_as_a_whole_a_launch_of_one_hides_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.sqlite"
+    write(path, LAYOUTS["2020.5"][0])
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, nameId INTEGER)")
+        db.execute("INSERT INTO StringIds VALUES (9, 'cudaGraphLaunch_v10000')")
+        db.execute("INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (1, 2, 9)")
+        db.commit()
+    assert nsys.read(path).level == "node"
+
+
+def test_an_export_of_little_says_little(tmp_path: Path) -> None:
+    """Neither the tool's version nor a GPU; a range without a text is none of ours."""
+    path = tmp_path / "100% mine? #1.sqlite"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        db.execute("CREATE TABLE NVTX_EVENTS (start INTEGER, end INTEGER, text TEXT, textId INTEGER)")
+        db.execute("INSERT INTO NVTX_EVENTS VALUES (1, 2, NULL, NULL)")
+        db.commit()
+    trace = nsys.read(path)
+    assert (trace.tool, trace.device, trace.bandwidth_bytes_per_s, trace.decode_steps) == ("nsys", None, None, None)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE META_DATA_EXPORT (name TEXT, value TEXT)")
+        db.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_SCHEMA_VERSION', '3.7.2')")
+        db.commit()
+    assert nsys.read(path).tool == "nsys (schema 3.7.2)"
