@@ -5,7 +5,6 @@ No way out but a judged run's may end with 0 to 3: those are verdicts.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
@@ -24,10 +23,14 @@ CommandLineError: Any = typer.BadParameter.__mro__[2]
 def main(app: typer.Typer, name: str) -> NoReturn:
     """All of a command that signals may end, from its first step to the end of the process."""
     code = INTERRUPTED
-    with contextlib.suppress(KeyboardInterrupt):  # before there was anything to end, or a second one in the last line
-        interrupt.install()
-        code = run(app, name)
-    interrupt.over()
+    try:
+        try:
+            interrupt.install()
+            code = run(app, name)
+        finally:
+            interrupt.over()
+    except KeyboardInterrupt:  # before there was anything to end, in the last line, or in the way of the line above
+        interrupt.over()
     sys.exit(code)
 
 

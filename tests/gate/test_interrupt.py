@@ -63,3 +63,8 @@ def test_an_interrupt_before_the_first_step_is_no_traceback() -> None:
 def test_a_second_interrupt_in_the_last_line_is_no_traceback() -> None:
     impatient = "shell.say = lambda *_: signal.raise_signal(signal.SIGINT)"
     assert ended("raise KeyboardInterrupt", impatient) == (130, "")
+
+
+def test_an_interrupt_while_it_turns_deaf_changes_nothing() -> None:
+    over = "over = interrupt.over\ninterrupt.over = lambda: (setattr(interrupt, 'over', over), {late})"
+    assert ended("raise typer.Exit(3)", over.format(late=INTERRUPT.format(signum="signal.SIGINT"))) == (3, "")
