@@ -20,6 +20,7 @@ import orjson
 from gate.client import sse
 from gate.client.drive import LegRecording, LoadSpec, run_leg
 from gate.errors import PreconditionError, StorageError
+from gate.interrupt import deferred
 from gate.observe.machine import machine
 from gate.report.model import ClientCost
 from gate.units import counted
@@ -37,27 +38,32 @@ def calibrate(streams: int = 8, events: int = 300, period_ms: float = 10.0, cpu:
     """
     command = [sys.executable, "-m", "gate.client.metronome", f"--streams={streams}", f"--events={events}"]
     command += [f"--period-ms={period_ms}"]
-    # In a session of its own: Ctrl-C is for the gate, which ends it.
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as server:
-        try:
-            assert server.stdout is not None
-            port = server.stdout.readline().strip()
-            if not port:
-                raise PreconditionError(f"the calibration server ended with code {server.wait()}", expected="a port")
-            prompts = make_prompts(count=streams, length=16, vocab_size=1000, seed=0, max_common_prefix=8)
-            recording = run_leg(
-                LoadSpec(
-                    url=f"http://127.0.0.1:{port}",
-                    model="metronome",
-                    prompts=prompts,
-                    output_tokens=events,
-                    concurrency=streams,
-                    timeout_s=10.0 + 2 * events * period_ms / 1000,
-                    cpu=cpu,
-                )
+    server: subprocess.Popen[str] | None = None
+    try:
+        with deferred():  # cut while it starts, it would be nobody's
+            # In a session of its own: Ctrl-C is for the gate, which ends it.
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        assert server.stdout is not None
+        port = server.stdout.readline().strip()
+        if not port:
+            raise PreconditionError(f"the calibration server ended with code {server.wait()}", expected="a port")
+        prompts = make_prompts(count=streams, length=16, vocab_size=1000, seed=0, max_common_prefix=8)
+        recording = run_leg(
+            LoadSpec(
+                url=f"http://127.0.0.1:{port}",
+                model="metronome",
+                prompts=prompts,
+                output_tokens=events,
+                concurrency=streams,
+                timeout_s=10.0 + 2 * events * period_ms / 1000,
+                cpu=cpu,
             )
-        finally:
-            server.kill()
+        )
+    finally:
+        with deferred():
+            if server is not None:
+                server.kill()
+                server.communicate()
     return cost(recording, streams, events)
 
 

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +62,21 @@ def test_server_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(PreconditionError, match="the calibration server ended with code 1"):
         calibrate.calibrate(streams=1, events=1)
+
+
+def test_an_interrupt_while_the_server_starts_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def interrupted(*args: Any, **named: Any) -> subprocess.Popen[str]:
+        started.append(popen(*args, **named))
+        signal.raise_signal(signal.SIGINT)
+        return started[0]
+
+    monkeypatch.setattr(calibrate.subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        calibrate.calibrate(streams=1, events=1)
+    assert started[0].returncode == -signal.SIGKILL
 
 
 def test_figures_are_kept_with_what_they_were_measured_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
