@@ -46,8 +46,7 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
     ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
     with hold(plan.recipe) as lock:  # 3 one gate per device
         findings = preflight(plan, out)  # 3 what must hold before the first leg
-        started = datetime.now(UTC)
-        name = f"{started:%Y%m%dT%H%M%SZ}-{plan.recipe.name}-{plan.plan_id[:8]}"
+        started, name = named(plan, out / host())
         about = store.RunFile(
             run_id=name,
             host=host(),
@@ -60,6 +59,16 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
         place.create(plan, about)
         bring(plan, about.machine, place)
         return measure(plan, place, lock, ui)
+
+
+def named(plan: Plan, folder: Path) -> tuple[datetime, str]:
+    """When it starts, and its name by that second: by the next one where a run of an equal plan began in this one."""
+    while True:
+        started = datetime.now(UTC)
+        name = f"{started:%Y%m%dT%H%M%SZ}-{plan.recipe.name}-{plan.plan_id[:8]}"
+        if not (folder / name / store.PLAN).exists():
+            return started, name
+        time.sleep(0.05)
 
 
 def bring(plan: Plan, machine: dict[str, str], place: store.Store) -> None:
