@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -201,7 +202,7 @@ def test_plan_prints_legs_and_an_id_that_repeats(here: Callable[..., Any], place
         "003-oracle-c1-r1",
     ]
     tossed = here("plan", "--recipe", path, "--conc", "1,2").stdout.splitlines()
-    (command,) = [line.split()[2:] for line in tossed if line.startswith("repeat")]
+    (command,) = [shlex.split(line)[2:] for line in tossed if line.startswith("repeat")]
     assert command[0] == "run"
     assert {"--recipe", path, "--conc", "1,2", "--coin", "--seed", "0"} <= set(command)
     assert here("plan", *command[1:]).stdout.splitlines() == tossed
@@ -292,7 +293,7 @@ def test_killed_gate_leaves_no_server_and_resumes(here: Callable[..., Any], plac
     script = place / "script.toml"
     script.write_text('token_ms = 0.0\nfault = "no-answer"\nfault_first = 3\n', encoding="utf-8")
     recipe = Path(write_recipe(place, tiny_checkpoint))
-    text = recipe.read_text(encoding="utf-8").replace("--preset instant", f"--script {script}")
+    text = recipe.read_text(encoding="utf-8").replace("--preset instant", f"--script {shlex.quote(str(script))}")
     recipe.write_text(text, encoding="utf-8")
     running = Running(place, str(recipe))
     running.until(lambda: list(running.out.glob("box/*/legs/000-*/legs.parquet")))

@@ -25,7 +25,7 @@ def index(tiny_pin: Pin, tmp_path: Path, wheel: Callable[..., Path], monkeypatch
         wheel(folder, name, version)
     monkeypatch.setattr("oracle.pack.load", lambda _platform: tiny_pin)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_FIND_LINKS", folder.as_uri())  # pip splits the variable at spaces
     return folder
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -39,7 +40,9 @@ def deaf(place: Path, checkpoint: Path) -> Running:
     script.write_text(DEAF.replace('"instant"', '"no-answer"'), encoding="utf-8")
     recipe = Path(write_recipe(place, checkpoint))
     text = recipe.read_text(encoding="utf-8").replace(
-        f"{sys.executable} -m gate.arm.fake --port {{port}} --preset instant", f"{sys.executable} {script} {{port}}", 1
+        f"{sys.executable} -m gate.arm.fake --port {{port}} --preset instant",
+        f"{sys.executable} {shlex.quote(str(script))} {{port}}",
+        1,
     )
     recipe.write_text(text.replace("repetitions = 2", 'repetitions = 2\nresidency = "alternate"'), encoding="utf-8")
     running = Running(place, str(recipe))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -156,7 +157,7 @@ def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(swee
     """It answers six requests: the warm-up and the timed one of three points."""
     script = tmp_path / "mortal.toml"
     script.write_text(f"token_ms = {TOKEN_MS}\nexit_after_requests = 6\n")
-    command = f"{sys.executable} -m gate.arm.fake --port {{port}} --script {script}"
+    command = f"{sys.executable} -m gate.arm.fake --port {{port}} --script {shlex.quote(str(script))}"
     code, folder = sweep(command, "none", pp="20,30,40", tg="")
     _, made, _ = read(folder)
     lacking = [sum(value is None for value in cell.series[0].values) for cell in made.cells]
