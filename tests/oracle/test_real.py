@@ -25,7 +25,7 @@ from tests.ports import free_port
 
 pytestmark = [pytest.mark.oracle, pytest.mark.slow]
 
-START_TIMEOUT_S = 300
+START_TIMEOUT_S = 900
 MAX_MODEL_LEN = 512
 PROMPT = list(range(300, 364))
 IDLE_S = 3.0
@@ -67,7 +67,7 @@ def running(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         yield Running(process, url, str(folder / "copy"))
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(120)
+        process.wait(300)
 
 
 def healthy(url: str) -> bool:
@@ -153,9 +153,14 @@ def cpu_s(processes: list[psutil.Process]) -> float:
 
 
 def test_an_idle_server_leaves_the_cores_to_the_other_arm(running: Running) -> None:
-    """A waiting loop that spins would take a core; the last request's end is given a second to settle."""
+    """A waiting loop that spins would take a core for ever; what the last request left to do takes as long as a busy
+    machine lets it."""
     members = running.members()
-    time.sleep(1)
+    for _ in range(30):
+        before = cpu_s(members)
+        time.sleep(1)
+        if cpu_s(members) - before < 0.25:
+            break
     before = cpu_s(members)
     time.sleep(IDLE_S)
     assert cpu_s(members) - before < 0.25 * IDLE_S
@@ -166,8 +171,8 @@ def test_an_interrupt_ends_every_process_and_frees_the_port(running: Running) ->
     members = running.members()
     assert len(members) >= 3, "API server, engine core, worker"
     running.process.send_signal(signal.SIGINT)
-    running.process.wait(120)
-    _, alive = psutil.wait_procs(members, timeout=10)
+    running.process.wait(300)
+    _, alive = psutil.wait_procs(members, timeout=60)
     assert alive == []
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
