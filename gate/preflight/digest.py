@@ -6,8 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from gate.errors import CheckpointError
 SETTLED_S = 2.0
 """A file written more recently than this is hashed but not remembered: it could change within one clock tick."""
 THREADS = 8
+CHUNK_BYTES = 2**20
 
 
 def digest(folder: Path, cache: Path | None = None, leave_out: frozenset[str] = frozenset()) -> str:
@@ -32,8 +35,13 @@ def digest(folder: Path, cache: Path | None = None, leave_out: frozenset[str] = 
     stamps = {path.name: _stamp(path) for path in files}
     hashes = {name: known[name][-1] for name, stamp in stamps.items() if known.get(name, [])[:-1] == stamp}
     changed = [path for path in files if path.name not in hashes]
+    cut = threading.Event()
     with ThreadPoolExecutor(THREADS) as pool:
-        hashes |= dict(zip((path.name for path in changed), pool.map(_sha256, changed), strict=True))
+        try:
+            hashed = pool.map(partial(_sha256, cut=cut), changed)
+            hashes |= dict(zip((path.name for path in changed), hashed, strict=True))
+        finally:
+            cut.set()  # the pool waits for its threads, which after a Ctrl-C would read on to the end of their files
     for path in files:
         _check_blob(path, hashes[path.name])
     newest = (time.time() - SETTLED_S) * 1e9
@@ -43,9 +51,13 @@ def digest(folder: Path, cache: Path | None = None, leave_out: frozenset[str] = 
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _sha256(path: Path, cut: threading.Event) -> str:
+    """Of what it has read when it is cut."""
+    found, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while not cut.is_set() and (size := file.readinto(buffer)):
+            found.update(buffer[:size])
+    return found.hexdigest()
 
 
 def _stamp(path: Path) -> list[int]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -62,12 +64,38 @@ def test_an_unchanged_file_is_not_read_again(folder: Path, tmp_path: Path, monke
     first = digest(folder, tmp_path / "cache")
     read: list[str] = []
     whole = module._sha256
-    monkeypatch.setattr(module, "_sha256", lambda path: read.append(path.name) or whole(path))
+    monkeypatch.setattr(module, "_sha256", lambda path, cut: read.append(path.name) or whole(path, cut))
     assert digest(folder, tmp_path / "cache") == first
     assert read == []
     (folder / "a.json").write_bytes(b"[]")
     assert digest(folder, tmp_path / "cache") != first
     assert read == ["a.json"]
+
+
+def test_an_interrupt_does_not_wait_for_the_end_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last of a checkpoint's shards may have a minute to go."""
+    many = 5000
+    (tmp_path / "weights").write_bytes(bytes(many))
+    real, parts = hashlib.sha256, []
+
+    class Slow:
+        def __init__(self, data: bytes = b"") -> None:
+            self.found = real(data)
+
+        def update(self, part: memoryview) -> None:
+            time.sleep(0.005)
+            parts.append(len(part))
+            if len(parts) == 3:
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+        def hexdigest(self) -> str:
+            return self.found.hexdigest()
+
+    monkeypatch.setattr(module, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(module.hashlib, "sha256", Slow)
+    with pytest.raises(KeyboardInterrupt):
+        digest(tmp_path, tmp_path / "memory")
+    assert len(parts) < many
 
 
 def test_a_change_that_keeps_size_and_modification_time_is_seen(folder: Path, tmp_path: Path) -> None:
@@ -87,7 +115,7 @@ def test_a_file_just_written_is_not_remembered(folder: Path, tmp_path: Path, mon
     digest(folder, tmp_path / "cache")
     read: list[str] = []
     whole = module._sha256
-    monkeypatch.setattr(module, "_sha256", lambda path: read.append(path.name) or whole(path))
+    monkeypatch.setattr(module, "_sha256", lambda path, cut: read.append(path.name) or whole(path, cut))
     digest(folder, tmp_path / "cache")
     assert read == ["c.json"]
 
