@@ -53,10 +53,8 @@ FAILED = "failed.json"
 BAND = "band.json"
 BASELINE = "baseline.json"
 RAW = (PLAN, RUN, IDENTITIES, BAND, BASELINE, "margins.parquet", "starts.parquet")
-DERIVED = (
-    *("report.json", "report.md", "report.html", "cells.parquet"),
-    *("sweep.json", "sweep.md", "startup.json", "startup.md"),
-)
+DERIVED: tuple[str, ...] = ("report.json", "report.md", "report.html", "cells.parquet")
+DERIVED += ("sweep.json", "sweep.md", "startup.json", "startup.md")
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 SCHEMA_VERSION = 1
 """Of plan.json, run.json and complete.json. A field with a default needs no other; one with another meaning does."""
