@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import signal
 import sys
 import threading
@@ -37,14 +39,24 @@ def install() -> None:
     sys.unraisablehook = _again
 
 
-def over() -> None:
+def over(code: int) -> None:
     """The exit code is known: an interrupt changes it no more, nor puts a traceback among what Python does at its end.
 
+    Python first waits for threads that still work, as those of a download do: until then an interrupt ends it at once.
     Undoes nothing where `install` was not: a command that runs in a process of somebody else's, as in a test.
     """
-    if signal.getsignal(signal.SIGTERM) is _as_sigint:
-        for signum in (signal.SIGINT, *OTHERS, signal.SIGALRM):
-            signal.signal(signum, signal.SIG_IGN)
+    if sys.unraisablehook is _again:
+        atexit.register(_deaf)
+        _all(lambda _signum, _frame: os._exit(code))
+
+
+def _deaf() -> None:
+    _all(signal.SIG_IGN)
+
+
+def _all(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for signum in (signal.SIGINT, *OTHERS, signal.SIGALRM):
+        signal.signal(signum, handler)
 
 
 @contextmanager

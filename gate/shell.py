@@ -28,9 +28,9 @@ def main(app: typer.Typer, name: str) -> NoReturn:
             interrupt.install()
             code = run(app, name)
         finally:
-            interrupt.over()
+            interrupt.over(code)
     except KeyboardInterrupt:  # before there was anything to end, in the last line, or in the way of the line above
-        interrupt.over()
+        interrupt.over(code)
     sys.exit(code)
 
 

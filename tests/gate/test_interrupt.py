@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,5 +67,24 @@ def test_a_second_interrupt_in_the_last_line_is_no_traceback() -> None:
 
 
 def test_an_interrupt_while_it_turns_deaf_changes_nothing() -> None:
-    over = "over = interrupt.over\ninterrupt.over = lambda: (setattr(interrupt, 'over', over), {late})"
+    over = "over = interrupt.over\ninterrupt.over = lambda code: (setattr(interrupt, 'over', over), {late})"
     assert ended("raise typer.Exit(3)", over.format(late=INTERRUPT.format(signum="signal.SIGINT"))) == (3, "")
+
+
+def test_an_interrupt_ends_a_command_that_only_waits_for_its_threads() -> None:
+    """Those of a download are told of nothing, and Python would wait until it is whole."""
+    impatient = """
+import threading
+
+def impatient() -> None:
+    while signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.default_int_handler):
+        time.sleep(0.001)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+threading.Thread(target=impatient, daemon=True).start()
+"""
+    download = "threading.Thread(target=time.sleep, args=(50,)).start(); raise KeyboardInterrupt"
+    began = time.monotonic()
+    assert ended(download, impatient) == (130, "gate: interrupted")
+    assert time.monotonic() - began < 40
