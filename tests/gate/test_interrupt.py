@@ -79,7 +79,9 @@ import threading
 def impatient() -> None:
     while signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, signal.default_int_handler):
         time.sleep(0.001)
-    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    while True:  # one that comes just before it begins to wait is not seen
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        time.sleep(0.01)
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 threading.Thread(target=impatient, daemon=True).start()
