@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,27 +47,50 @@ def tool(name: str, *arguments: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
+Start = Callable[[], Running]
+
+
 @pytest.fixture(scope="module")
-def running(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def start(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Gives the server that is up, started where none is: one for all tests but those behind the one that ends it."""
     folder = tmp_path_factory.mktemp("real")
     tool("expand_checkpoint.py", tiny_checkpoint, folder / "copy")
+    started: list[Running] = []
+
+    def up() -> Running:
+        if not started or started[-1].process.poll() is not None:
+            started.append(begun(folder / "copy", folder / f"serve-{len(started)}.log"))
+        return started[-1]
+
+    yield up
+    for one in started:
+        one.process.send_signal(signal.SIGINT)
+        one.process.wait(300)
+
+
+@pytest.fixture
+def running(start: Start) -> Running:
+    return start()
+
+
+def begun(checkpoint: Path, log: Path) -> Running:
     port = free_port()
-    command = [sys.executable, "-m", "oracle", "serve", str(folder / "copy"), "--port", str(port)]
+    command = [sys.executable, "-m", "oracle", "serve", str(checkpoint), "--port", str(port)]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", "4", "--kv-cache-dtype", "bfloat16"]
-    log = folder / "serve.log"
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=out, stderr=out)
     url = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + START_TIMEOUT_S
     try:
-        deadline = time.monotonic() + START_TIMEOUT_S
         while not healthy(url):
             assert process.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.5)
-        yield Running(process, url, str(folder / "copy"))
-    finally:
+    except BaseException:
         process.send_signal(signal.SIGINT)
         process.wait(300)
+        raise
+    return Running(process, url, str(checkpoint))
 
 
 def healthy(url: str) -> bool:
@@ -167,7 +190,7 @@ def test_an_idle_server_leaves_the_cores_to_the_other_arm(running: Running) -> N
 
 
 def test_an_interrupt_ends_every_process_and_frees_the_port(running: Running) -> None:
-    """Last in the file: the server is gone afterwards."""
+    """Last in the file, since what comes behind it starts a server again."""
     members = running.members()
     assert len(members) >= 3, "API server, engine core, worker"
     running.process.send_signal(signal.SIGINT)
