@@ -127,10 +127,10 @@ def test_a_request_that_can_never_fit_is_a_400_with_numbers(live):
 
 def test_leaving_frees_blocks_and_slots(live):
     sock = send(live, prompt=prompt(7), max_tokens=480, ignore_eos=True, stream=True)
-    sock.recv(65536)
     queued = send(live, prompt=prompt(8), max_tokens=480, ignore_eos=True)
     stats = live.app.state.service.engine.stats
     until(lambda: stats().running == 2)
+    sock.recv(65536)
     sock.close()
     queued.close()
     until(lambda: (stats().running, stats().kv_usage) == (0, 0))
