@@ -29,7 +29,7 @@ from gate.inputs import Asked, plan_of, recipe_for
 from gate.leg import run_leg
 from gate.lock import Lock, hold, keys
 from gate.looks import due
-from gate.observe import pins, store
+from gate.observe import fresh, pins, store
 from gate.observe.machine import host, machine
 from gate.observe.ranges import leg_range
 from gate.observe.server import served_model
@@ -46,29 +46,20 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
     ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
     with hold(plan.recipe) as lock:  # 3 one gate per device
         findings = preflight(plan, out)  # 3 what must hold before the first leg
-        started, name = named(plan, out / host())
+        client = calibrate()
+        started, folder = fresh.folder(out / host(), f"{plan.recipe.name}-{plan.plan_id[:8]}")
         about = store.RunFile(
-            run_id=name,
+            run_id=folder.name,
             host=host(),
             started_at=started.isoformat(timespec="seconds"),
             machine=machine(),
-            client=calibrate(),
+            client=client,
             preflight=findings,
         )
-        place = store.Store(out / about.host / name)
+        place = store.Store(folder)
         place.create(plan, about)
         bring(plan, about.machine, place)
         return measure(plan, place, lock, ui)
-
-
-def named(plan: Plan, folder: Path) -> tuple[datetime, str]:
-    """When it starts, and its name by that second: by the next one where a run of an equal plan began in this one."""
-    while True:
-        started = datetime.now(UTC)
-        name = f"{started:%Y%m%dT%H%M%SZ}-{plan.recipe.name}-{plan.plan_id[:8]}"
-        if not (folder / name / store.PLAN).exists():
-            return started, name
-        time.sleep(0.05)
 
 
 def bring(plan: Plan, machine: dict[str, str], place: store.Store) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gate.arm.process import GUARD
 from gate.errors import UsageError
 from gate.inputs import Asked, levels, plan_for, recipe_for
 from gate.lock import hold
+from gate.observe import fresh
 from gate.observe.machine import host, machine
 from gate.observe.residency import residency
 from gate.observe.rows import Arm
@@ -109,12 +109,12 @@ def _order(first: Arm, *, control: bool) -> list[tuple[Arm, Role]]:
 
 
 def _begin(setting: Setting, more: ProfileAsked, out: Path) -> store.ProfileStore:
-    started, recipe = datetime.now(UTC), setting.plan.recipe
-    name = f"{started:%Y%m%dT%H%M%SZ}-{recipe.name}-profile-{setting.plan.plan_id[:8]}"
-    place = store.ProfileStore(out / host() / name)
+    recipe = setting.plan.recipe
+    started, folder = fresh.folder(out / host(), f"{recipe.name}-profile-{setting.plan.plan_id[:8]}")
+    place = store.ProfileStore(folder)
     place.begin(
         store.ProfileFile(
-            run_id=name,
+            run_id=folder.name,
             recipe=recipe.name,
             host=host(),
             started_at=started.isoformat(timespec="seconds"),

@@ -76,9 +76,9 @@ class ProfileStore(Store):
     """Writes one profile's folder, each file whole or absent."""
 
     def begin(self, about: ProfileFile) -> None:
-        """Raises StorageError where the folder exists or cannot be made."""
+        """Raises StorageError where the folder holds a profile or cannot be made."""
         try:
-            self.folder.mkdir(parents=True)
+            self.folder.mkdir(parents=True, exist_ok=not (self.folder / PROFILE).exists())
             self.logs.mkdir()
         except OSError as error:
             raise StorageError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from datetime import UTC, datetime
 from pathlib import Path
 
 from gate import messages
@@ -13,7 +12,7 @@ from gate.client import drive, openai
 from gate.errors import VOID, UsageError
 from gate.inputs import Asked, plan_for
 from gate.lock import Lock, hold
-from gate.observe import pagecache, parquet
+from gate.observe import fresh, pagecache, parquet
 from gate.observe.machine import host, machine
 from gate.observe.pagecache import Residency
 from gate.observe.rows import Arm, CacheState, RequestRow, StartRow
@@ -47,12 +46,11 @@ def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
     ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
     with hold(plan.recipe) as lock:
         findings = preflight(plan, out)
-        started = datetime.now(UTC)
-        name = f"{started:%Y%m%dT%H%M%SZ}-{plan.recipe.name}-{wanted or 'as-found'}"
-        place = Store(out / host() / FOLDER / name)
-        place.logs.mkdir(parents=True)
+        started, folder = fresh.folder(out / host() / FOLDER, f"{plan.recipe.name}-{wanted or 'as-found'}")
+        place = Store(folder)
+        place.logs.mkdir()
         about = StartupPlan(
-            name=name,
+            name=folder.name,
             host=host(),
             started_at=started.isoformat(timespec="seconds"),
             machine=machine(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gate.client import drive, openai
 from gate.errors import ArmError, PreconditionError
 from gate.inputs import Asked, plan_of, recipe_for
 from gate.lock import Lock, hold, keys
-from gate.observe import parquet
+from gate.observe import fresh, parquet
 from gate.observe.machine import host, machine
 from gate.observe.rows import ARMS, Arm, RequestRow
 from gate.observe.server import identify, served_model
@@ -53,10 +52,10 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
     gate_plan = plan_of(recipe, asked)
     check_context(points, model_context(Path(gate_plan.candidate.checkpoint)), "the model's max_position_embeddings")
     with hold(recipe) as lock:
-        started = datetime.now(UTC)
-        name = f"{started:%Y%m%dT%H%M%SZ}-{recipe.name}"
+        findings = preflight(gate_plan, out)
+        started, folder = fresh.folder(out / host() / FOLDER, recipe.name)
         plan = SweepPlan(
-            name=name,
+            name=folder.name,
             host=host(),
             started_at=started.isoformat(timespec="seconds"),
             machine=machine(),
@@ -69,10 +68,10 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
             points=points,
             repetitions=repetitions,
             legs=plan_legs(gate_plan, points, repetitions, arms),
-            findings=preflight(gate_plan, out),
+            findings=findings,
         )
-        place = Store(out / plan.host / FOLDER / name)
-        place.logs.mkdir(parents=True)
+        place = Store(folder)
+        place.logs.mkdir()
         place.write_text(PLAN, plan.model_dump_json(indent=1) + "\n")
         try:
             measure(plan, gate_plan, place, lock, ui)

@@ -13,7 +13,7 @@ from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
 from gate.forcing import Asker, Question
 from gate.inputs import Asked, plan_for
 from gate.lock import Lock, hold
-from gate.observe import store
+from gate.observe import fresh, store
 from gate.observe.machine import host, machine
 from gate.observe.rows import Arm
 from gate.observe.server import identify, served_model
@@ -35,15 +35,16 @@ def run(asked: Asked, repeats: int, out: Path, ui: Ui) -> int:
     ui.say(messages.tokens_planned(plan.plan_id, len(plan.scenarios), plan.repeats))
     with hold(plan.base.recipe) as lock:  # 3
         findings = preflight(plan.base, out)
-        started = datetime.now(UTC)
+        label = f"tokens-{plan.base.recipe.name}-{plan.plan_id[:8]}"
+        started, folder = fresh.folder(out / host(), label)
         about = store.RunFile(
-            run_id=f"{started:%Y%m%dT%H%M%SZ}-tokens-{plan.base.recipe.name}-{plan.plan_id[:8]}",
+            run_id=folder.name,
             host=host(),
             started_at=started.isoformat(timespec="seconds"),
             machine=machine(),
             preflight=findings,
         )
-        place = store.Store(out / about.host / about.run_id)
+        place = store.Store(folder)
         place.create(plan, about)
         return measure(plan, place, lock, ui)
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -97,19 +95,6 @@ def test_plan_on_disk_is_the_plan_that_ran(done: tuple[Bench, int]) -> None:
     assert folder.name.endswith(f"-fakes-{plan['plan_id'][:8]}")
     data = store.read_run(folder)
     assert [leg.leg_id for leg in data.legs] == [leg.leg_id for leg in data.plan.legs]
-
-
-def test_two_runs_of_an_equal_plan_in_one_second_have_two_names(
-    done: tuple[Bench, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = done[0].folder
-    first = datetime.strptime(folder.name[:16], "%Y%m%dT%H%M%S%z")
-    clock = iter([first, first, first + timedelta(seconds=1)])
-    monkeypatch.setattr(gate_run, "datetime", SimpleNamespace(now=lambda _: next(clock)))
-    started, name = gate_run.named(store.read_run(folder).plan, folder.parent)
-    assert started == first + timedelta(seconds=1)
-    assert name[:16] == f"{started:%Y%m%dT%H%M%SZ}"
-    assert name[16:] == folder.name[16:]
 
 
 def test_complete_run_is_not_resumed(done: tuple[Bench, int]) -> None:
