@@ -101,6 +101,11 @@ class Evidence:
         return any(finding.code == "host-busy" for finding in self.run.preflight)
 
     @property
+    def resumed(self) -> bool:
+        """Whether legs were measured before and after an interruption."""
+        return any(finding.code == "resumed" for finding in self.run.preflight)
+
+    @property
     def missing(self) -> tuple[PlannedLeg, ...]:
         """Planned legs without a record; those of extra blocks where one of them ran."""
         ran = {leg.name for leg in self.legs}

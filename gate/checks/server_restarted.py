@@ -5,7 +5,8 @@ What it does
     whole run, also voids the first leg after a restart that only one arm made.
 Why
     A crashed server that a supervisor brings back answers cold, with empty caches and graphs to capture, in the
-    middle of a leg. Restarts of both arms together are a resumed run, and are not held against it.
+    middle of a leg. Restarts of both arms together are a resumed run, and are not held against it; an arm that had no
+    leg yet when a run was cut off counts as restarted with the other.
 Deciding numbers
     Start ids before and after each leg; where both stay up, the legs between which each arm's start id changed. An
     attached server whose /metrics told no start time is taken for the one last seen.
@@ -53,6 +54,12 @@ def restarts(evidence: Evidence, arm: Arm) -> list[tuple[Leg, int, int]]:
     return found
 
 
+def unseen(evidence: Evidence, arm: Arm) -> list[tuple[int, int]]:
+    """Where an arm of a resumed run may have restarted unseen: before its first leg."""
+    first = next((position for position, leg in enumerate(evidence.legs) if leg.row.arm == arm), 0)
+    return [(-1, first)] if evidence.resumed else []
+
+
 def check(evidence: Evidence) -> Iterator[Finding]:
     for leg in evidence.legs:
         if within(leg.row):
@@ -61,9 +68,10 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     if evidence.plan.recipe.protocol.residency != "both":
         return
     candidate, oracle = (restarts(evidence, arm) for arm in ARMS)
-    for own, others in ((candidate, oracle), (oracle, candidate)):
+    for own, others, other in ((candidate, oracle, ARMS[1]), (oracle, candidate, ARMS[0])):
+        spans = [(after, until) for _, after, until in others] + unseen(evidence, other)
         for leg, after, until in own:
-            if any(after < theirs_until and theirs_after < until for _, theirs_after, theirs_until in others):
+            if any(after < theirs_until and theirs_after < until for theirs_after, theirs_until in spans):
                 continue  # both arms, with no leg in between: a run that was resumed
             message = (
                 f"the server was restarted before the leg ({leg.row.server_start_id}) and the other arm's was not; "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
+
+from gate import messages
 
 
 def restart(build: Any, run: Any, arm: str, after: int, start_id: str) -> Any:
@@ -48,6 +51,29 @@ def test_a_crash_is_not_excused_by_one_that_was_over_a_leg_earlier(build: Any, f
     run = restart(build, restart(build, run, "candidate", 3, "candidate-2"), "oracle", index, "oracle-2")
     findings = found(run, "server-restarted")
     assert [f.leg_id for f in findings] == [run.legs[candidate[3]].leg_id, run.legs[oracle[index]].leg_id]
+
+
+def resumed(run: Any) -> Any:
+    return dataclasses.replace(run, preflight=(*run.preflight, messages.resumed(1, len(run.legs))))
+
+
+def test_an_arm_without_a_leg_before_the_cut_counts_as_restarted_with_the_other(build: Any, found: Any) -> None:
+    """Ctrl-C in the second leg: it alone was there before, and only its arm's start id can be seen to change."""
+    run = build.run()
+    first = run.legs[0].arm
+    assert run.legs[1].arm != first
+    cut = restart(build, run, first, 1, f"{first}-2")
+    assert found(resumed(cut), "server-restarted") == []
+    (finding,) = found(cut, "server-restarted")
+    assert finding.arm == first
+
+
+def test_a_crash_in_a_resumed_run_is_one(build: Any, found: Any) -> None:
+    run = build.run()
+    first = run.legs[0].arm
+    legs = [leg for leg in run.legs if leg.arm == first]
+    run = restart(build, restart(build, run, first, 1, f"{first}-2"), first, 3, f"{first}-3")
+    assert [f.leg_id for f in found(resumed(run), "server-restarted")] == [legs[3].leg_id]
 
 
 def test_planned_restarts_are_planned(build: Any, found: Any) -> None:
