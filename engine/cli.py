@@ -25,6 +25,7 @@ app = typer.Typer(
     help="Serve Qwen3.5/3.6 models (dense and MoE, NVFP4 and FP8) over OpenAI's API.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 _MODEL, _CACHE, _SCHEDULER, _SERVER = ModelConfig(Path()), CacheConfig(), SchedulerConfig(), ServerConfig()
@@ -282,6 +283,9 @@ def run(arguments: list[str]) -> int:
     try:
         code = command.main(args=arguments or ["--help"], prog_name="engine", standalone_mode=False)
     except typer.exceptions.TyperException as error:
+        if error.format_message().startswith("Usage:"):  # the help itself, for a command that wants another word
+            typer.echo(error.format_message(), err=True)
+            return USAGE
         context = getattr(error, "ctx", None)
         command_path = context.command_path if context is not None else "engine"
         return _complain(f"{' '.join(error.format_message().split())} ({command_path} --help)", USAGE)

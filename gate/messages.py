@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from gate.observe.rows import Finding
 from gate.units import counted, duration, gib
 
@@ -24,6 +26,17 @@ def restarting(arm: str, reason: str) -> str:
 
 def planned(plan_id: str, legs: int, first: str) -> str:
     return f"plan {plan_id[:12]}: {counted(legs, 'leg')}, the {first} opens"
+
+
+def begun(run_id: str, findings: Iterable[Finding]) -> Iterator[str]:
+    """The run's name, and at once what its report would say of the machine only after minutes."""
+    yield f"run {run_id}"
+    for finding in findings:
+        yield f"note: {finding.message}{'; ' if finding.hint else ''}{finding.hint}"
+
+
+def nothing_measured(run_id: str) -> str:
+    return f"no leg was measured; gate resume {run_id} begins with the first"
 
 
 def leg(number: int, of: int, arm: str, concurrency: int, repetition: int) -> str:

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -59,7 +60,13 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
         place = store.Store(folder)
         place.create(plan, about)
         bring(plan, about.machine, place)
+        tell(messages.begun(folder.name, findings), ui)
         return measure(plan, place, lock, ui)
+
+
+def tell(lines: Iterable[str], ui: Ui) -> None:
+    for line in lines:
+        ui.say(line)
 
 
 def bring(plan: Plan, machine: dict[str, str], place: store.Store) -> None:
@@ -89,8 +96,10 @@ def resume(folder: Path, ui: Ui) -> int:
             findings.append(messages.resumed(len(so_far.legs), len(plan.legs)))
         else:
             bring(plan, now, place)  # it was cut off before it had
-        findings += [finding for finding in preflight(plan, folder.parents[1]) if finding not in findings]
+        now_found = preflight(plan, folder.parents[1])
+        findings += [finding for finding in now_found if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
+        tell(messages.begun(folder.name, now_found), ui)
         return measure(plan, place, lock, ui)
 
 
@@ -109,6 +118,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     done = store.read_run(place.folder).legs
     if cut is not None and not done:
         place.fail(str(cut) or "interrupted")
+        ui.say(messages.nothing_measured(place.folder.name))
         raise cut
     if cut is not None:
         ui.say(messages.cut_short(len(done), max(len(done), len(plan.legs)), str(cut), place.folder.name))

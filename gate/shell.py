@@ -45,7 +45,11 @@ def run(app: typer.Typer, name: str) -> int:
             return _interrupted(name, error)
         return say(name, str(error), error.exit_code)
     except CommandLineError as error:
-        text = " ".join(error.format_message().split())
+        text = error.format_message()
+        if text.startswith("Usage:"):  # the help itself, for a command that wants another word
+            typer.echo(text, err=True)
+            return USAGE
+        text = " ".join(text.split())
         return say(name, text, USAGE) if text else USAGE
     except (KeyboardInterrupt, typer.Abort):
         return say(name, "interrupted", INTERRUPTED)

@@ -7,7 +7,19 @@ from pathlib import Path
 
 from gate.observe.rows import Finding
 from gate.plan import Plan
-from gate.preflight import attached, checkpoint, clocks, disk, gpu_idle, host_idle, memory, oracle, ports, results
+from gate.preflight import (
+    attached,
+    checkpoint,
+    clocks,
+    disk,
+    gpu_idle,
+    host_idle,
+    memory,
+    oracle,
+    ports,
+    program,
+    results,
+)
 
 Check = Callable[[Plan, Path], tuple[Finding, ...]]
 
@@ -15,6 +27,7 @@ CHECKS: tuple[Check, ...] = (
     results.check,
     disk.check,
     attached.check,
+    program.check,
     ports.check,
     checkpoint.check,
     oracle.check,

@@ -281,7 +281,11 @@ def test_signal_ends_servers_keeps_legs_and_frees_the_lock(
     running.process.send_signal(signum)
     code = running.process.wait(120)
     assert code == 130, running.log.read_text()
-    assert "Traceback" not in running.log.read_text()
+    said = running.log.read_text()
+    assert "Traceback" not in said
+    (folder,) = running.out.glob("box/*")
+    assert f"run {folder.name}" in said
+    assert f"gate resume {folder.name}" in said.replace("\n", " ")
     assert running.ports_are_free()
     assert here("plan", "--recipe", recipe).returncode == 0
     assert list(running.out.glob("box/*/plan.json"))

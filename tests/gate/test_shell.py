@@ -75,3 +75,19 @@ def test_standard_output_that_takes_nothing_is_no_verdict(to: str, code: int) ->
     done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+def test_a_command_that_wants_another_word_shows_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    for name in ("one", "two"):
+        app.command(name, help=f"The {name}.")(lambda: None)
+    monkeypatch.setattr(sys, "argv", ["gate"])
+    assert shell.run(app, "gate") == 64
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Usage: ")
+    assert [line.split() for line in lines if line.startswith("  ")][-2:] == [
+        ["one", "The", "one."],
+        ["two", "The", "two."],
+    ]
