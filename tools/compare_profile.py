@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Does a profile come out as a recorded table did? One arm's step beside it, family by family.
 
-    tools/compare_profile.py PROFILE tests/gate/profile/fixtures/vllm-0.25.0-h200-27b-b1.json
-    tools/compare_profile.py PROFILE TABLE --arm candidate --tolerance 0.1
+    .venv/bin/python tools/compare_profile.py PROFILE tests/gate/profile/fixtures/vllm-0.25.0-h200-27b-b1.json
+    .venv/bin/python tools/compare_profile.py PROFILE TABLE --arm candidate --tolerance 0.1
 
 PROFILE is a folder that `gate profile` wrote, refused or not; TABLE is JSON with "rows" of [µs a step, launches a step,
 kernel name]. Both go through the families of gate/profile/families.py. What decides, each within --tolerance: the sum,
@@ -21,6 +20,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 from gate.errors import GateError, StorageError, UsageError
 from gate.profile import store
@@ -104,8 +104,14 @@ def _plain(name: str) -> str:
     return name.partition(" [grid ")[0]
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Its own code, 2, is a verdict's."""
+        self.exit(UsageError.exit_code, f"{self.format_usage()}compare_profile: {message}\n")
+
+
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", type=Path)
     parser.add_argument("table", type=Path)
     parser.add_argument("--arm", choices=("candidate", "oracle"), default="oracle")

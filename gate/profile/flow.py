@@ -73,9 +73,12 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
 
 def command(name: str | None, other: str | None, asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
     """A profile that is named is shown or compared; without a name one is made. Raises UsageError for both at once."""
-    wanted = [word for word in (asked.recipe, asked.model, more.backend) if word is not None]
     if name is None and other is None:
         return profile(asked, more, out, ui)
+    if name is None:
+        raise UsageError(f"--diff {other} alone", expected="the profile to compare it with: gate profile NAME --diff")
+    words = (asked.recipe, asked.model, more.backend, asked.concurrency, asked.candidate, asked.oracle)
+    wanted = [word for word in words if word is not None]
     if wanted:
         raise UsageError(
             f"profile {name or other} and {wanted[0]}", expected="a recorded profile, or what to profile, not both"

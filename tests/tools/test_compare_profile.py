@@ -126,3 +126,10 @@ def test_what_cannot_be_compared(tmp_path: Path, more: list[str], code: int) -> 
     folder = profile(tmp_path / "p", fixture(NAME)["rows"])
     assert run(folder, *more, table=NAME if more else "no-such-table") == code
     assert run(tmp_path / "nowhere") == 69
+
+
+def test_a_mistake_in_the_command_line_has_no_verdicts_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        compare_profile.main(["one"])
+    assert end.value.code == 64
+    assert capsys.readouterr().err.splitlines()[-1].startswith("compare_profile: the following arguments are required")
