@@ -55,9 +55,9 @@ def restarts(evidence: Evidence, arm: Arm) -> list[tuple[Leg, int, int]]:
 
 
 def unseen(evidence: Evidence, arm: Arm) -> list[tuple[int, int]]:
-    """Where an arm of a resumed run may have restarted unseen: before its first leg."""
-    first = next((position for position, leg in enumerate(evidence.legs) if leg.row.arm == arm), 0)
-    return [(-1, first)] if evidence.resumed else []
+    """Where an arm of a resumed run may have restarted unseen: before its first leg, anywhere if it has none."""
+    positions = [position for position, leg in enumerate(evidence.legs) if leg.row.arm == arm]
+    return [(-1, min(positions, default=len(evidence.legs)))] if evidence.resumed else []
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

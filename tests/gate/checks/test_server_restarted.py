@@ -68,6 +68,21 @@ def test_an_arm_without_a_leg_before_the_cut_counts_as_restarted_with_the_other(
     assert finding.arm == first
 
 
+def test_an_arm_that_never_had_a_leg_excuses_any_restart_of_a_resumed_run(build: Any, found: Any) -> None:
+    run = build.run()
+    first = run.legs[0].arm
+    run = restart(build, run, first, 1, f"{first}-2")
+    kept = {leg.leg_id for leg in run.legs if leg.arm == first}
+    alone = dataclasses.replace(
+        run,
+        legs=tuple(leg for leg in run.legs if leg.leg_id in kept),
+        requests=tuple(row for row in run.requests if row.leg_id in kept),
+        telemetry=tuple(row for row in run.telemetry if row.leg_id in kept),
+    )
+    assert found(resumed(alone), "server-restarted") == []
+    assert [f.arm for f in found(alone, "server-restarted")] == [first]
+
+
 def test_a_crash_in_a_resumed_run_is_one(build: Any, found: Any) -> None:
     run = build.run()
     first = run.legs[0].arm
