@@ -57,11 +57,13 @@ def resumed(run: Any) -> Any:
     return dataclasses.replace(run, preflight=(*run.preflight, messages.resumed(1, len(run.legs))))
 
 
-def test_an_arm_without_a_leg_before_the_cut_counts_as_restarted_with_the_other(build: Any, found: Any) -> None:
-    """Ctrl-C in the second leg: it alone was there before, and only its arm's start id can be seen to change."""
-    run = build.run()
-    first = run.legs[0].arm
-    assert run.legs[1].arm != first
+@pytest.mark.parametrize("first", ["candidate", "oracle"])
+def test_an_arm_without_a_leg_before_the_cut_counts_as_restarted_with_the_other(
+    build: Any, found: Any, first: str
+) -> None:
+    """Ctrl-C in the second leg: the first alone was there, and only its arm's start id can be seen to change."""
+    run = build.run(coin=first)
+    assert run.legs[0].arm == first != run.legs[1].arm
     cut = restart(build, run, first, 1, f"{first}-2")
     assert found(resumed(cut), "server-restarted") == []
     (finding,) = found(cut, "server-restarted")
