@@ -12,6 +12,9 @@ GateError                        an error the user can act on: one line, no trac
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Self
+
 PASS, FAIL, INCONCLUSIVE, VOID = 0, 1, 2, 3
 USAGE, UNAVAILABLE, INTERNAL, LOCKED, INTERRUPTED = 64, 69, 70, 75, 130
 
@@ -54,3 +57,8 @@ class LockHeldError(GateError):
 
 class StorageError(GateError):
     exit_code = UNAVAILABLE
+
+    @classmethod
+    def unwritable(cls, path: Path, error: OSError) -> Self:
+        found = f"cannot write {path}: {error.strerror or error}"
+        return cls(found, hint="free space or choose another folder with --out; what was measured before stays")

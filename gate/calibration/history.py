@@ -104,9 +104,7 @@ def write(record: BandRecord, path: Path) -> None:
         partial.write_text(json.dumps(record.model_dump(mode="json"), indent=1) + "\n", encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}", hint="free space or choose another --out"
-        ) from error
+        raise StorageError.unwritable(path, error) from error
 
 
 def bring(plan: Plan, machine: Mapping[str, str], place: store.Store) -> None:

@@ -125,7 +125,7 @@ def keep(measured: ClientCost, out: Path, period_ms: float, cpu: int | None) -> 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}", hint="choose another folder with --out") from error
+        raise StorageError.unwritable(path, error) from error
     return path
 
 

@@ -26,6 +26,5 @@ def folder(parent: Path, label: str) -> tuple[datetime, Path]:
             if isinstance(error, FileExistsError) and parent.is_dir():
                 time.sleep(WAIT_S)
                 continue
-            hint = "free space or choose another folder with --out"
-            raise StorageError(f"cannot write {made}: {error.strerror}", hint=hint) from error
+            raise StorageError.unwritable(made, error) from error
         return started, made

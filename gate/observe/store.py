@@ -53,8 +53,10 @@ FAILED = "failed.json"
 BAND = "band.json"
 BASELINE = "baseline.json"
 RAW = (PLAN, RUN, IDENTITIES, BAND, BASELINE, "margins.parquet", "starts.parquet")
-DERIVED: tuple[str, ...] = ("report.json", "report.md", "report.html", "cells.parquet")
-DERIVED += ("sweep.json", "sweep.md", "startup.json", "startup.md")
+DERIVED = (
+    *("report.json", "report.md", "report.html", "cells.parquet"),
+    *("sweep.json", "sweep.md", "startup.json", "startup.md"),
+)
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 SCHEMA_VERSION = 1
 """Of plan.json, run.json and complete.json. A field with a default needs no other; one with another meaning does."""
@@ -124,7 +126,7 @@ class Store:
             self.logs.mkdir(exist_ok=True)
             (self.folder / "legs").mkdir(exist_ok=True)
         except OSError as error:
-            raise _refused(self.folder, error) from error
+            raise StorageError.unwritable(self.folder, error) from error
         self.write_run(run)
         self.write_text(PLAN, plan.model_dump_json(indent=2) + "\n")
 
@@ -143,7 +145,7 @@ class Store:
         try:
             folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise _refused(folder, error) from error
+            raise StorageError.unwritable(folder, error) from error
         for name, rows in (("requests", requests), ("telemetry", telemetry), ("legs", (leg,))):
             self._write(f"legs/{leg.leg_id}/{name}.parquet", parquet.to_bytes(TABLES[name], list(rows)))
 
@@ -163,7 +165,7 @@ class Store:
         try:
             (self.folder / "tokens").mkdir(exist_ok=True)
         except OSError as error:
-            raise _refused(self.folder / "tokens", error) from error
+            raise StorageError.unwritable(self.folder / "tokens", error) from error
         self.write_rows(f"tokens/{name}", model, rows)
 
     def write_rows(self, name: str, model: type[Row], rows: Sequence[Row]) -> None:
@@ -219,7 +221,7 @@ class Store:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             if isinstance(error, OSError):
-                raise _refused(path, error) from error
+                raise StorageError.unwritable(path, error) from error
             raise
 
 
@@ -380,13 +382,6 @@ def read_json(path: Path) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise _unreadable(path, error) from error
     return value if isinstance(value, dict) else {}
-
-
-def _refused(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"cannot write {path}: {error.strerror or error}",
-        hint="free space or choose another folder with --out; what was measured before stays",
-    )
 
 
 def _unreadable(path: Path, error: Exception) -> StorageError:

@@ -77,11 +77,16 @@ def command(name: str | None, other: str | None, asked: Asked, more: ProfileAske
         return profile(asked, more, out, ui)
     if name is None:
         raise UsageError(f"--diff {other} alone", expected="the profile to compare it with: gate profile NAME --diff")
-    words = (asked.recipe, asked.model, more.backend, asked.concurrency, asked.candidate, asked.oracle)
-    wanted = [word for word in words if word is not None]
+    given = dataclasses.asdict(asked) | dataclasses.asdict(more)
+    wanted = [
+        option
+        for option, plain in (dataclasses.asdict(Asked()) | dataclasses.asdict(ProfileAsked())).items()
+        if given[option] != plain
+    ]
     if wanted:
         raise UsageError(
-            f"profile {name or other} and {wanted[0]}", expected="a recorded profile, or what to profile, not both"
+            f"profile {name} and {wanted[0]} {given[wanted[0]]}",
+            expected="a recorded profile, or what to profile, not both",
         )
     return again(name, other, out)
 

@@ -76,14 +76,12 @@ class ProfileStore(Store):
     """Writes one profile's folder, each file whole or absent."""
 
     def begin(self, about: ProfileFile) -> None:
-        """Raises StorageError where the folder holds a profile or cannot be made."""
+        """Raises StorageError where the folder holds a profile already or cannot be made."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=not (self.folder / PROFILE).exists())
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.logs.mkdir()
         except OSError as error:
-            raise StorageError(
-                f"cannot make {self.folder}: {error.strerror}", hint="choose another with --out"
-            ) from error
+            raise StorageError.unwritable(self.folder, error) from error
         self.write_text(PROFILE, about.model_dump_json(indent=2) + "\n")
 
     def write_raw(self, arms: tuple[ArmRecord, ...], windows: tuple[Window, ...], census: tuple[Module, ...]) -> None:

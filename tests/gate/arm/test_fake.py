@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from gate.arm.fake import FakeServer
 from gate.arm.fake_answer import Query, generate, stream_steps
 from gate.arm.fake_script import PRESETS, Script, load, preset
 from gate.errors import UsageError
+from tests.gate import struck
 
 ASK = {"model": "fake", "prompt": [1, 2, 3], "max_tokens": 4, "return_token_ids": True}
 
@@ -233,15 +233,8 @@ def test_an_interrupt_cuts_neither_the_start_nor_the_end_of_its_thread(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut there, Python's lock raises a RuntimeError in place of the interrupt."""
-    server, whole = FakeServer(), []
-    does = getattr(server._thread, moment)
-
-    def interrupted() -> None:
-        signal.raise_signal(signal.SIGINT)
-        does()
-        whole.append(moment)
-
-    monkeypatch.setattr(server._thread, moment, interrupted)
+    server = FakeServer()
+    whole = struck.at(monkeypatch, server._thread, moment)
     with pytest.raises(KeyboardInterrupt), server:
         pass
     server.stop()

@@ -92,7 +92,7 @@ def test_figures_are_kept_with_what_they_were_measured_on(tmp_path: Path, monkey
 def test_figures_that_cannot_be_kept_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     measured = calibrate.cost(recording(((9, event(1)),)), streams=1, events=1)
-    with pytest.raises(StorageError, match=r"cannot write .*; choose another folder with --out"):
+    with pytest.raises(StorageError, match=r"cannot write .*; free space or choose another folder with --out"):
         calibrate.keep(measured, tmp_path / "file", period_ms=1.0, cpu=None)
 
 

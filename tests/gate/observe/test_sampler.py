@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ import pytest
 from gate.observe import gpu, machine, memory
 from gate.observe import sampler as samplers
 from gate.observe.sampler import Sampler
+from tests.gate import struck
 
 
 def test_tree_counts_children_and_a_dead_process_is_unknown() -> None:
@@ -58,15 +58,8 @@ def test_an_interrupt_cuts_neither_the_start_nor_the_end_of_its_thread(
     moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cut there, Python's lock raises a RuntimeError in place of the interrupt, or the thread goes on sampling."""
-    sampler, whole = Sampler("leg", os.getpid()), []
-    does = getattr(sampler._thread, moment)
-
-    def interrupted() -> None:
-        signal.raise_signal(signal.SIGINT)
-        does()
-        whole.append(moment)
-
-    monkeypatch.setattr(sampler._thread, moment, interrupted)
+    sampler = Sampler("leg", os.getpid())
+    whole = struck.at(monkeypatch, sampler._thread, moment)
     with pytest.raises(KeyboardInterrupt), sampler:
         pass
     threading.Thread.join(sampler._thread, 10)

@@ -217,10 +217,14 @@ def test_no_nsys_is_one_line(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_recorded_profile_and_a_recipe_are_two_questions(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="profile old and tiny; expected a recorded profile, or what to profile"):
+    with pytest.raises(
+        UsageError, match="profile old and recipe tiny; expected a recorded profile, or what to profile"
+    ):
         flow.command("old", None, Asked(recipe="tiny"), ProfileAsked(), tmp_path, Ui())
-    with pytest.raises(UsageError, match="profile old and 8; expected a recorded profile, or what to profile"):
+    with pytest.raises(UsageError, match="profile old and concurrency 8; expected a recorded profile, or what to"):
         flow.command("old", None, Asked(concurrency="8"), ProfileAsked(), tmp_path, Ui())
+    with pytest.raises(UsageError, match="profile old and rounds 2; expected a recorded profile, or what to profile"):
+        flow.command("old", "other", Asked(), ProfileAsked(rounds=2), tmp_path, Ui())
     with pytest.raises(UsageError, match="--diff old alone; expected the profile to compare it with"):
         flow.command(None, "old", Asked(), ProfileAsked(), tmp_path, Ui())
     with pytest.raises(UsageError, match="no profile 'old'"):
