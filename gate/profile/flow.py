@@ -78,11 +78,8 @@ def command(name: str | None, other: str | None, asked: Asked, more: ProfileAske
     if name is None:
         raise UsageError(f"--diff {other} alone", expected="the profile to compare it with: gate profile NAME --diff")
     given = dataclasses.asdict(asked) | dataclasses.asdict(more)
-    wanted = [
-        option
-        for option, plain in (dataclasses.asdict(Asked()) | dataclasses.asdict(ProfileAsked())).items()
-        if given[option] != plain
-    ]
+    plain = dataclasses.asdict(Asked()) | dataclasses.asdict(ProfileAsked())
+    wanted = [option for option, value in given.items() if value != plain[option]]
     if wanted:
         raise UsageError(
             f"profile {name} and {wanted[0]} {given[wanted[0]]}",
