@@ -189,7 +189,9 @@ def build(
             raise PreconditionError(str(error)) from error
 
 
-bench = typer.Typer(help="Measure this device: launches, µs, GB/s and the share of its roof.", no_args_is_help=True)
+bench = typer.Typer(
+    help="Measure this device, kernel by kernel.\n\nLaunches, µs, GB/s and the share of its roof.", no_args_is_help=True
+)
 app.add_typer(bench, name="bench")
 
 Steps = Annotated[
@@ -205,7 +207,10 @@ def bench_op(
     ],
     batch: Annotated[str, typer.Option(help="Sequences in a step, separated by commas.", metavar="1,8,32")] = "1,8,32",
 ) -> None:
-    """The kernels of each OP at the 27B's shapes: checked first, then timed from cold memory."""
+    """The kernels of each OP at the 27B's shapes.
+
+    Checked first, then timed from cold memory.
+    """
     from engine import bench as ops
 
     sizes = _sizes("--batch", batch)

@@ -91,16 +91,6 @@ def test_version_both_ways(here: Callable[..., Any], how: str) -> None:
     assert (done.returncode, done.stdout.strip()) == (0, importlib.metadata.version("gate-and-engine"))
 
 
-@pytest.mark.parametrize("group", [[], ["oracle"], ["recipe"]])
-def test_help_texts_of_commands_are_whole_sentences(
-    here: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, group: list[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    listed = here(*group, "--help").stdout.split("Commands:")[1].split("\n\n")[0].strip().splitlines()
-    assert listed
-    assert all(line.endswith(".") and not line.endswith("...") for line in listed)
-
-
 @pytest.mark.parametrize("module", ["gate.arm.fake", "gate.client.metronome"])
 def test_reading_numbers_stay_out_of_help(module: str) -> None:
     done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True)
