@@ -6,12 +6,15 @@ Nothing is drawn while a leg is timed: a bar that repaints itself takes the inte
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
+from gate import messages
+from gate.observe.rows import Finding
 from gate.units import duration
 
 
@@ -35,6 +38,11 @@ class Ui:
         (self._bar.console if self._bar else self.console).print(
             "".join(c if c.isprintable() else " " for c in text), markup=False
         )
+
+    def begun(self, run_id: str, findings: Iterable[Finding]) -> None:
+        """What every command that measures says as soon as it has a folder."""
+        for line in messages.begun(run_id, findings):
+            self.say(line)
 
     def legs(self, done: int, of: int) -> Self:
         """`with ui.legs(done, of):` around the measurement."""

@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -60,13 +59,8 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
         place = store.Store(folder)
         place.create(plan, about)
         bring(plan, about.machine, place)
-        tell(messages.begun(folder.name, findings), ui)
+        ui.begun(folder.name, findings)
         return measure(plan, place, lock, ui)
-
-
-def tell(lines: Iterable[str], ui: Ui) -> None:
-    for line in lines:
-        ui.say(line)
 
 
 def bring(plan: Plan, machine: dict[str, str], place: store.Store) -> None:
@@ -99,7 +93,7 @@ def resume(folder: Path, ui: Ui) -> int:
         now_found = preflight(plan, folder.parents[1])
         findings += [finding for finding in now_found if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
-        tell(messages.begun(folder.name, now_found), ui)
+        ui.begun(folder.name, now_found)
         return measure(plan, place, lock, ui)
 
 

@@ -49,9 +49,10 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
             hint="--prompt-tokens takes fewer",
         )
     with hold(plan.recipe):  # 3
-        preflight(plan, out)
+        findings = preflight(plan, out)
         setting = Setting(plan, backend, nsys, batch, prompt_tokens, more.rounds, more.keep_traces)
         place = _begin(setting, more, out)
+        ui.begun(place.folder.name, findings)
         arms: list[store.ArmRecord] = []
         captured: list[Captured] = []
         try:

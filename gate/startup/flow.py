@@ -59,6 +59,7 @@ def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
             findings=findings,
         )
         place.write_text(PLANS[FOLDER], about.model_dump_json(indent=1) + "\n")
+        ui.begun(folder.name, findings)
         try:
             measure(plan, wanted, place, lock, ui)
         finally:  # an arm that died, or Ctrl-C: what was measured is reported, and the cause goes its way

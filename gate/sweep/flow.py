@@ -32,8 +32,8 @@ from gate.sweep.record import SweepLeg, SweepPlan, SweepReport
 from gate.workload import Phase, Prompt, leg_seed, make_prompts, prompts_digest
 
 NO_ORACLE = "none"
-NEVER_STARTED = "never-started {port}"
-"""Stands in a plan where an oracle would; a sweep of one arm starts no other."""
+NEVER_STARTED = "true {port}"
+"""Stands in a plan where an oracle would, as a program that preflight finds; a sweep of one arm starts no other."""
 FOLDER: Kind = "sweep"
 PLAN, REQUESTS = PLANS[FOLDER], RECORDS[FOLDER]
 COMPLETE, INCOMPLETE = 0, 3
@@ -73,6 +73,7 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
         place = Store(folder)
         place.logs.mkdir()
         place.write_text(PLAN, plan.model_dump_json(indent=1) + "\n")
+        ui.begun(folder.name, findings)
         try:
             measure(plan, gate_plan, place, lock, ui)
         finally:

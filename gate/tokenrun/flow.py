@@ -46,6 +46,7 @@ def run(asked: Asked, repeats: int, out: Path, ui: Ui) -> int:
         )
         place = store.Store(folder)
         place.create(plan, about)
+        ui.begun(folder.name, findings)
         return measure(plan, place, lock, ui)
 
 
@@ -61,6 +62,7 @@ def resume(folder: Path, ui: Ui) -> int:
         findings = (*data.run.preflight, *(one for one in found if one not in data.run.preflight))
         place = store.Store(folder)
         place.write_run(data.run.model_copy(update={"preflight": findings}))
+        ui.begun(folder.name, found)
         return measure(data.plan, place, lock, ui)
 
 

@@ -13,10 +13,11 @@ import pytest
 from gate import runs, shown
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
-from gate.errors import UsageError
+from gate.errors import PreconditionError, UsageError
 from gate.inputs import Asked
 from gate.observe import parquet
 from gate.observe.rows import RequestRow
+from gate.preflight import program
 from gate.progress import Ui
 from gate.sweep import flow
 from gate.sweep.points import points
@@ -97,6 +98,17 @@ def test_the_candidate_alone_starts_no_other(sweep: Any) -> None:
     assert (plan.arms, plan.oracle, made.cells[0].ratio) == (("candidate",), None, None)
     assert {row.arm for row in rows} == {"candidate"}
     assert [path.name for path in (folder / "logs").glob("*.log")] == ["candidate.log"]
+
+
+def test_preflight_has_nothing_against_the_oracle_that_is_not_started(
+    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flow, "preflight", program.check)
+    with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours:
+        assert sweep(ours.url, "none", pp="20", tg="")[0] == 0
+        with pytest.raises(PreconditionError, match="no program 'my-server' for the oracle"):
+            sweep(ours.url, "my-server {port}", pp="20", tg="")
+    assert len(list((tmp_path / "out").glob("*/sweep/*"))) == 1
 
 
 def test_a_point_that_is_refused_has_no_value_and_the_others_have(sweep: Any) -> None:
