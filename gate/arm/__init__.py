@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gate.recipe import Recipe
 
 HOST = "127.0.0.1"
+KINDS = ("engine", "vllm")
+"""Arms that go by a name; any other is a command line or a URL."""
 
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES")
 """All a server takes over from the caller. Tuning variables are left out: the timed environment is the planned one."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import shlex
+import shutil
 import string
 
-from gate.arm import HOST, Seat
+from gate.arm import HOST, KINDS, Seat
 from gate.errors import UsageError
 from gate.plan import ArmPlan
 
@@ -25,7 +28,11 @@ def plan(command: str, seat: Seat) -> ArmPlan:
         found = f"unknown placeholder {{{unknown[0]}}}" if unknown else "an empty command"
         raise UsageError(f"{found} for the {seat.arm}", expected="{model}, {port}, {host}; a literal brace is doubled")
     if "port" not in fields:
-        raise UsageError(f"the {seat.arm}'s command has no {{port}}", expected="COMMAND … {port} …, or an http:// URL")
+        raise UsageError(
+            f"the {seat.arm}'s command {command!r} has no {{port}}",
+            expected=f"{', '.join(KINDS)}, COMMAND … {{port}} …, or an http:// URL",
+            hint=f"did you mean {near}?" if (near := _nearest(words, seat)) else "",
+        )
     argv = tuple(word.format_map(known) for word in (*words, *seat.args))
     return ArmPlan(
         arm=seat.arm,
@@ -37,3 +44,10 @@ def plan(command: str, seat: Seat) -> ArmPlan:
         checkpoint=seat.checkpoint,
         checkpoint_digest=seat.digest,
     )
+
+
+def _nearest(words: list[str], seat: Seat) -> str | None:
+    """The kind that a single word is nearest to, unless it is a path or a program: that is a command, and meant."""
+    if len(words) > 1 or os.sep in words[0] or shutil.which(words[0], path=seat.env.get("PATH", os.defpath)):
+        return None
+    return next(iter(difflib.get_close_matches(words[0].lower(), KINDS, 1)), None)

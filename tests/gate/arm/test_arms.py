@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,6 +82,25 @@ def test_command_is_split_before_it_is_filled_in() -> None:
 def test_bad_command_is_a_usage_error(command: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         arms.plan_arm(command, seat(), RECIPE)
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("engin", "engine"), ("Engine", "engine"), ("vlm", "vllm")])
+def test_a_kind_that_is_misspelt_is_told(typed: str, meant: str) -> None:
+    said = rf"'{typed}' has no \{{port\}}; expected engine, vllm, COMMAND .* URL; did you mean {meant}\?$"
+    with pytest.raises(UsageError, match=said):
+        arms.plan_arm(typed, seat(), RECIPE)
+
+
+@pytest.mark.parametrize("typed", ["serve", "./engin", "engin --fast"])
+def test_what_is_like_no_kind_is_taken_for_a_command(typed: str) -> None:
+    with pytest.raises(UsageError, match=r"or an http:// URL$"):
+        arms.plan_arm(typed, seat(), RECIPE)
+
+
+def test_a_program_on_the_path_of_the_arm_is_no_misspelling(tmp_path: Path) -> None:
+    (tmp_path / "engin").touch(mode=0o755)
+    with pytest.raises(UsageError, match=r"has no .*URL$"):
+        arms.plan_arm("engin", seat(inherited={"PATH": str(tmp_path)}), RECIPE)
 
 
 @given(st.text(max_size=40))
