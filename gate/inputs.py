@@ -142,24 +142,25 @@ def plan_for(asked: Asked) -> Plan:
 
 
 def plan_to_show(asked: Asked) -> tuple[Plan, tuple[str, ...]]:
-    """The plan, and what it lacks, without a GPU, a download or an installed oracle.
+    """The plan, and what it lacks, without a GPU, a checkpoint or an installed oracle.
 
-    Where the checkpoint would have to be fetched first, or the pinned vLLM is not installed, the plan has no id: a run
+    Where the checkpoint has to be fetched or made first, or the pinned vLLM is not installed, the plan has no id: a run
     could not begin with it. Without the checkpoint its digests are empty too. Raises as plan_for, but for these.
     """
     recipe = recipe_for(asked)
-    unfetched, uninstalled = checkpoint.to_fetch(recipe), _uninstalled(recipe)
-    if unfetched is None:
+    absent, uninstalled = checkpoint.absent(recipe), _uninstalled(recipe)
+    if absent is None:
         made = plan_of(recipe, asked, oracle_installed=uninstalled is None)
     else:
-        unread = checkpoint.Folder(Path(recipe.checkpoint.hub or ""), "", 0)
-        made = _planned(recipe, asked, (unread, unread), STAND_IN, oracle_installed=uninstalled is None)
+        folders = checkpoint.unread(recipe)
+        made = _planned(recipe, asked, folders, STAND_IN, oracle_installed=uninstalled is None)
         blank = {"prompts_sha256": "", "warmup_sha256": ""}
         legs, extra = (tuple(leg.model_copy(update=blank) for leg in some) for some in (made.legs, made.extra_legs))
         made = made.model_copy(update={"vocabulary": Vocabulary(size=0), "legs": legs, "extra_legs": extra})
     lacks = []
-    if unfetched is not None:
-        lacks.append(f"{unfetched}: the plan's id and its digests are known once gate run has fetched it")
+    if absent is not None:
+        what, until = absent
+        lacks.append(f"{what}: the plan's id and its digests are known once {until}")
     if uninstalled is not None:
         lacks.append(f"{uninstalled}; the plan has no id before that")
     return (made.model_copy(update={"plan_id": ""}) if lacks else made), tuple(lacks)

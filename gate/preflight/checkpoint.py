@@ -127,7 +127,7 @@ def verify(folder: Path) -> int:
 
 
 def _local(path: str, wanted: Checkpoint) -> Folder:
-    folder = (ROOT / path).resolve()
+    folder = _at(path)
     if not folder.is_dir():
         how = f"make it with: {wanted.make}" if wanted.make else "correct the path in the recipe"
         raise CheckpointError(f"no checkpoint at {folder}", hint=how)
@@ -139,10 +139,30 @@ def _local(path: str, wanted: Checkpoint) -> Folder:
         raise CheckpointError(error.found, expected=error.expected, hint=_again(wanted, folder)) from error
 
 
-def to_fetch(recipe: Recipe) -> str | None:
-    """Why `resolve` would go to the hub first; None where it would not."""
-    found = _in_cache(recipe.checkpoint) if recipe.checkpoint.hub is not None else None
-    return found if isinstance(found, str) else None
+def absent(recipe: Recipe) -> tuple[str, str] | None:
+    """What is not on this disk yet, and what will bring it; None where `resolve` has all, or says what is wrong.
+
+    A local folder that no command makes is not awaited: its path is wrong.
+    """
+    wanted = recipe.checkpoint
+    if wanted.hub is not None and isinstance(found := _in_cache(wanted), str):
+        return found, "gate run has fetched it"
+    for path in (wanted.path, wanted.oracle_path) if wanted.make is not None else ():
+        if path is not None and not _at(path).is_dir():
+            return f"no checkpoint at {_at(path)}", f"it is made, with: {wanted.make}"
+    return None
+
+
+def unread(recipe: Recipe) -> tuple[Folder, Folder]:
+    """As `resolve`, but for what only the folders tell: where they will be, or the hub's name for them."""
+    wanted = recipe.checkpoint
+    shipped = Path(wanted.hub) if wanted.hub is not None else _at(wanted.path or "")
+    copy = shipped if wanted.oracle_path is None else _at(wanted.oracle_path)
+    return Folder(shipped, "", 0), Folder(copy, "", 0)
+
+
+def _at(path: str) -> Path:
+    return (ROOT / path).resolve()
 
 
 def _from_hub(wanted: Checkpoint) -> Folder:

@@ -139,7 +139,28 @@ def test_unknown_recipe_key_names_the_nearest(here: Callable[..., Any], place: P
 
 def test_missing_checkpoint_says_how_to_make_it(here: Callable[..., Any], place: Path) -> None:
     path = write_recipe(place, "/no/such/folder", more='make = "make checkpoints/x"')
-    refused(here("plan", "--recipe", path), 69, "no checkpoint at /no/such/folder", "make checkpoints/x")
+    refused(here("run", "--recipe", path), 69, "no checkpoint at /no/such/folder", "make checkpoints/x")
+
+
+def test_a_plan_is_shown_before_its_checkpoint_is_made(
+    here: Callable[..., Any], place: Path, tiny_checkpoint: Path
+) -> None:
+    """The shipped one, then the oracle's copy of one that is there."""
+    for there, more in (("/no/such/folder", ""), (str(tiny_checkpoint), 'oracle_path = "/no/such/folder"')):
+        path = write_recipe(place, there, more=f'make = "make checkpoints/x"\n{more}')
+        planned = here("plan", "--recipe", path, "--coin", "oracle")
+        lines = planned.stdout.splitlines()
+        assert (planned.returncode, lines[0].split()) == (0, ["plan", "–"])
+        said = "no checkpoint at /no/such/folder: the plan's id and its digests are known once it is made, with: make"
+        assert lines[1] == f"note       {said} checkpoints/x"
+        assert "           checkpoint /no/such/folder, digest –" in lines
+        assert lines[-1].split() == ["003-oracle-c1-r1", "oracle", "1", "1", "2", "–"]
+        refused(here("plan", "--recipe", path, "--json"), 69, said, "without --json")
+
+
+def test_a_checkpoint_that_nothing_makes_is_no_plan(here: Callable[..., Any], place: Path) -> None:
+    path = write_recipe(place, "/no/such/folder")
+    refused(here("plan", "--recipe", path), 69, "no checkpoint at /no/such/folder; correct the path in the recipe")
 
 
 def test_wrong_digest_is_refused(here: Callable[..., Any], place: Path, tiny_checkpoint: Path) -> None:

@@ -85,7 +85,7 @@ def test_with_the_checkpoint_here_a_missing_oracle_takes_the_id_alone(
     tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Folder(tiny_checkpoint, "d" * 64, 1)
-    monkeypatch.setattr("gate.preflight.checkpoint.to_fetch", lambda _: None)
+    monkeypatch.setattr("gate.preflight.checkpoint.absent", lambda _: None)
     monkeypatch.setattr("gate.preflight.checkpoint.resolve", lambda _: (folder, folder))
     asked = Asked(recipe="qwen3.6-27b-nvfp4", concurrency="1", coin="oracle")
     made, (lack,) = plan_to_show(asked)
