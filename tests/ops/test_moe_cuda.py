@@ -36,6 +36,7 @@ WIDE_SIZES = [17, 32, 33, 64, 100, 257, 700]
 def _wide(monkeypatch):
     """wide.cu, which must be the one that runs: the tests' sizes are all its own."""
     monkeypatch.setattr(cuda, "WIDE", True)
+    monkeypatch.setattr(cuda, "WIDE_TOKENS", min(WIDE_SIZES))
     if library.arch_of(torch.device("cuda")) not in cuda.WIDE_ARCHS:
         pytest.skip("needs a Hopper GPU")
     assert cuda._kernel(33, 256, torch.device("cuda")) == "engine_moe_grouped_wide"

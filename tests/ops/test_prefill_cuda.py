@@ -77,6 +77,8 @@ def _wide(monkeypatch):
     if library.arch_of(torch.device("cuda")) not in wide.WIDE_ARCHS:
         pytest.skip("needs a Hopper GPU")
     monkeypatch.setattr(wide, "WIDE", True)
+    monkeypatch.setattr(wide, "FROM_TOKENS", 1)
+    monkeypatch.setattr(wide, "TO_TOKENS", 1 << 20)
 
 
 @pytest.mark.parametrize("m", [17, 32, 33, 64, 100, 129, 257, 1000])

@@ -219,10 +219,10 @@ def test_a_smaller_device_refuses(tokens):
 def test_where_it_is_taken(monkeypatch, on, arch, n, taken):
     monkeypatch.setattr(wide, "WIDE", on)
     monkeypatch.setattr(library, "arch_of", lambda _: arch)
-    assert wide.takes(n, torch.device("cpu")) is taken
+    assert wide.takes(33, n, torch.device("cpu")) is taken
 
 
-@pytest.mark.parametrize(("tokens", "taken"), [(1, False), (16, False), (17, True), (33, True)])
+@pytest.mark.parametrize(("tokens", "taken"), [(1, False), (16, False), (17, True), (768, True), (769, False)])
 def test_few_tokens_are_streamed(tokens, taken, generator):
     assert linear._wide(normal(tokens, 256, generator), linear.pack_w4a16(weight(256, 256, generator))) is taken
 

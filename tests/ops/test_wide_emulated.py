@@ -130,16 +130,16 @@ def test_a_column_out_of_order_is_seen(routed, generator, poison):
 @pytest.mark.parametrize(
     ("wide", "arch", "tokens", "rows", "taken"),
     [
-        (True, "90a", 33, 512, True),
-        (True, "90a", 17, 512, True),
-        (True, "90a", 16, 512, False),
-        (True, "90a", 33, 272, False),
-        (True, "121a", 33, 512, False),
-        (False, "90a", 33, 512, False),
+        (True, "90a", 40, 512, True),
+        (True, "90a", 39, 512, False),
+        (True, "90a", 40, 272, False),
+        (True, "121a", 40, 512, False),
+        (False, "90a", 40, 512, False),
     ],
 )
 def test_where_it_is_taken(monkeypatch, wide, arch, tokens, rows, taken):
     monkeypatch.setattr(moe_cuda, "WIDE", wide)
+    monkeypatch.setattr(moe_cuda, "WIDE_TOKENS", 40)
     monkeypatch.setattr(library, "arch_of", lambda _: arch)
     assert (moe_cuda._kernel(tokens, rows, torch.device("cpu")) == "engine_moe_grouped_wide") is taken
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from engine.kernels import library
 from engine.ops.gdn import GdnWeights
 
-COMPILED = False
+COMPILED = True
 """Whether chunks.cu, and on Hopper scan.cu, are taken. They pass in the CPU emulator and have not yet run on a device
 (ops/gdn/README.md)."""
 SCAN_ARCHS = ("90a",)

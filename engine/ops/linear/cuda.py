@@ -1,4 +1,4 @@
-"""Products of packed weights on CUDA: streamed for up to 32 tokens, a library product over row-major scratch beyond.
+"""Products of packed weights on CUDA: streamed for few tokens, from the same units for some hundred, a library beyond.
 
 A weight is resident once, as the units of engine/ops/{w4a16,w8a8}. For more tokens than the streaming kernels take, it
 is written out row by row into scratch that all layers share (NVFP4 as bfloat16 with every scale applied, rounded once,
@@ -39,15 +39,10 @@ class W4A16:
         return self.units.shape[0] * TILE_ROWS, self.units.shape[1] * w4a16_pack.UNIT_K
 
     @property
-    def wide(self) -> bool:
-        """Whether products of many tokens are made from the units (ops/w4a16/wide)."""
-        return wide.takes(self.shape[0], self.units.device)
-
-    @property
     def scratch_bytes(self) -> int:
-        """What it needs to be written out in row order; 0 where it never is."""
+        """What it needs to be written out in row order."""
         n, k = self.shape
-        return 0 if self.wide else 2 * n * k
+        return 2 * n * k
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,7 +225,7 @@ def swiglu(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
 
 
 def _wide(x: Tensor, weight: Packed) -> bool:
-    return isinstance(weight, W4A16) and x.shape[0] >= wide.FROM_TOKENS and weight.wide
+    return isinstance(weight, W4A16) and wide.takes(x.shape[0], weight.shape[0], x.device)
 
 
 def _e4m3(x: Tensor, weight: W8A8) -> tuple[Tensor, Tensor | None]:

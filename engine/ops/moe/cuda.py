@@ -28,9 +28,9 @@ MAX_EXPERTS, MAX_SLOTS = 256, 16
 WIDE = False
 """Whether wide.cu multiplies for WIDE_TOKENS and more, where it can. It passes in the CPU emulator and has not yet run
 on a device (README)."""
-WIDE_ARCHS, WIDE_ROWS, WIDE_TOKENS = ("90a",), 256, 17
-"""Where it has its products, and what an expert's rows must be a multiple of; from how many tokens on it is reckoned to
-be the faster one."""
+WIDE_ARCHS, WIDE_ROWS, WIDE_TOKENS = ("90a",), 256, 257
+"""Where it has its products, and what an expert's rows must be a multiple of; from how many tokens on it is the faster
+one (README)."""
 
 NORM_BLOCKS, ROWS_PER_CHUNK = 128, 4
 """Of a norm's launch with a small product (ops/norm/kernel.cu): all tokens' blocks, and rows taken at a time."""

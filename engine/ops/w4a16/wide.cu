@@ -20,8 +20,8 @@ namespace {
 using Dense = Wide<128, 2, 2, 2>;
 // For fewer tokens half of the rows a task: 34,816 are 272 tasks then, two rounds of 132 blocks and a bit, not one and a bit. Of the
 // weights twice as much is in flight where x leaves room for it.
-using Few = Wide<64, 1, 3, 5>;
-using Fewest = Wide<32, 1, 3, 8>;
+using Few = Wide<64, 1, 4, 5>;
+using Fewest = Wide<32, 1, 5, 7>;
 
 struct WideArgs {
     const uint8_t* weight;     // units, [n / 16][k / 256][2304]
@@ -111,19 +111,15 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) w4a16_wide_kernel(const Wi
     if (lane == 0) ring.fill();
     let_next_kernel_start();
     wait_for_previous_kernel();   // whose input this kernel's output may overwrite
-    WideX x{shared, barriers.x_full, barriers.x_empty};
+    WideX<W> x{shared, barriers.x_full, barriers.x_empty};
     Turn turn;
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
         const int first = tasks.token(task), end = min(first + tasks.tokens, args.m), columns = tasks.columns(task), tile = tasks.tile(task, warp);
         typename W::Sums sums = {};
-        constexpr int GROUPS = W::GROUPS, QUARTER = GROUPS / 4;   // of the instructions: as many tokens as the square has, or nearly
-        if constexpr (QUARTER < 2) multiply_wide<W, GROUPS>(ring, turn, x, columns, lane, sums);
-        else switch ((end - first + QUARTER * TOKENS - 1) / (QUARTER * TOKENS)) {
-            case 1: multiply_wide<W, QUARTER>(ring, turn, x, columns, lane, sums); break;
-            case 2: multiply_wide<W, 2 * QUARTER>(ring, turn, x, columns, lane, sums); break;
-            case 3: multiply_wide<W, 3 * QUARTER>(ring, turn, x, columns, lane, sums); break;
-            default: multiply_wide<W, GROUPS>(ring, turn, x, columns, lane, sums);
-        }
+        // Most squares are more than half full. Each instruction more is one more copy of the product: of five ptxas serialised all.
+        constexpr int LESS = W::GROUPS % 8 ? W::GROUPS : W::GROUPS * 3 / 4;
+        if (LESS < W::GROUPS && end - first <= LESS * TOKENS) multiply_wide<W, LESS>(ring, turn, x, columns, lane, sums);
+        else multiply_wide<W, W::GROUPS>(ring, turn, x, columns, lane, sums);
         // Behind the product, which leaves no registers for them; the ring has brought them into the L2.
         float2 scales[W::TILES];
 #pragma unroll

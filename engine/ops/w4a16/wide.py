@@ -17,17 +17,18 @@ WIDE = False
 """Whether it is taken, where it can. It passes in the CPU emulator and has not yet run on a device (README)."""
 WIDE_ARCHS, WIDE_ROWS = ("90a",), 256
 """Where it has its products, and what n must be a multiple of."""
-FROM_TOKENS = 17
-"""From here on; below, the streaming kernels. Where the two meet is reckoned, not measured (README)."""
+FROM_TOKENS, TO_TOKENS = 17, 768
+"""From the one to the other. Fewer are streamed; for more a library is faster, unpacking included (README)."""
 MOST_PARTS = 8
 CYCLES_PER_US, BYTES_PER_US = 1700, 4.4e6
 UNIT_CYCLES = 100
 """Of a unit, 16 rows by 256 columns, to unpack and feed: a multiprocessor's four schedulers. Reckoned from its SASS."""
 
 
-def takes(n: int, device: torch.device) -> bool:
-    """Whether products of FROM_TOKENS tokens and more with an [n, k] weight are multiplied here."""
-    return WIDE and n % WIDE_ROWS == 0 and library.arch_of(device) in WIDE_ARCHS
+def takes(tokens: int, n: int, device: torch.device) -> bool:
+    """Whether the product of so many tokens with an [n, k] weight is made here."""
+    fits = FROM_TOKENS <= tokens <= TO_TOKENS and n % WIDE_ROWS == 0
+    return WIDE and fits and library.arch_of(device) in WIDE_ARCHS
 
 
 def square(m: int) -> tuple[int, int]:

@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from engine.kernels import library
 from engine.models.config import TextConfig, load_text_config
 from engine.models.fused import _scratch_bytes, obstacle
 from engine.ops.linear.cuda import W4A16, W8A8, Scratch
-from engine.ops.w4a16 import wide
 from engine.weights.loader import load_weights
 from engine.weights.quantization import Scheme
 from engine.weights.specs import linear_shapes
@@ -133,14 +131,8 @@ def test_scratch_is_sized_for_the_wider_form():
         Scratch(10, torch.device("cpu")).rows(four)
 
 
-@pytest.mark.parametrize(
-    ("arch", "rows", "needed"),
-    [("90a", (256, 512), 256 * 640), ("90a", (256, 272), 2 * 272 * 512), ("121a", (256, 512), 2 * 512 * 512)],
-)
-def test_scratch_is_for_what_wide_products_leave(monkeypatch, arch, rows, needed):
-    """FP8, and NVFP4 whose rows they do not take."""
-    monkeypatch.setattr(wide, "WIDE", True)
-    monkeypatch.setattr(library, "arch_of", lambda _: arch)
+@pytest.mark.parametrize(("rows", "needed"), [((16, 32), 256 * 640), ((256, 272), 2 * 272 * 512)])
+def test_scratch_is_for_the_largest_of_a_layer(rows, needed):
     four = [W4A16(torch.empty(n // 16, 2, 2304, dtype=torch.uint8), torch.empty(n)) for n in rows]
     eight = W8A8(torch.empty(16, 5, 2048, dtype=torch.uint8), torch.empty(256), torch.tensor(1.0))
     layer = SimpleNamespace(mlp=SimpleNamespace(packed=four), self_attn=SimpleNamespace(qkv_proj=eight, o_proj=eight))

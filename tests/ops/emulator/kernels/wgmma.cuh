@@ -94,6 +94,7 @@ void wgmma_wait() {
             own.sums.erase(done);
         }
     }
+    __syncwarp();   // .sync.aligned: a warp's lanes wait for its products as one
 }
 
 }  // namespace engine
