@@ -1,4 +1,4 @@
-"""The folders of `gate sweep` and `gate startup`, which lie beside the runs: shown, and derived again."""
+"""The folders of `gate sweep`, `gate startup` and `gate profile`, which are no runs: shown, and derived again."""
 
 from __future__ import annotations
 
@@ -17,11 +17,17 @@ R = TypeVar("R", bound=Row)
 
 def show(folder: Path) -> None:
     """Print its table as it was reported. Raises StorageError where it has none."""
-    if kind_of(folder) == "sweep":
+    kind = kind_of(folder)
+    if kind == "sweep":
         from gate.sweep import text
         from gate.sweep.record import SweepReport
 
         text.show(_stored(folder, SweepReport), folder)
+    elif kind == "profile":
+        from gate.profile import conclude
+        from gate.profile.rows import ProfileReport
+
+        conclude.show(_stored(folder, ProfileReport), folder)
     else:
         from gate.startup import report
         from gate.startup.record import StartupReport
@@ -32,11 +38,14 @@ def show(folder: Path) -> None:
 def derive(folder: Path) -> int:
     """Its report anew from the raw records, printed; the exit code of the command that measured."""
     from gate.observe.store import Store
+    from gate.profile import conclude as profile
     from gate.startup import flow as startup
     from gate.sweep import flow as sweep
 
-    place = Store(folder)
-    return sweep.exit_code(sweep.conclude(place)) if kind_of(folder) == "sweep" else startup.conclude(place)
+    place, kind = Store(folder), kind_of(folder)
+    if kind == "profile":
+        return profile.conclude(folder)
+    return sweep.exit_code(sweep.conclude(place)) if kind == "sweep" else startup.conclude(place)
 
 
 def _stored(folder: Path, model: type[R]) -> R:

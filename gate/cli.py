@@ -220,7 +220,10 @@ def show(
     out: OutOption = RESULTS,
     every: Annotated[bool, typer.Option("--all", help="Every cell, not only the primary ones.")] = False,
 ) -> None:
-    """Print a run's table as it was reported, or a sweep's."""
+    """Print a run's table as it was reported.
+
+    A sweep's, a profile's and that of start-ups too; gate list shows what there is.
+    """
     from gate import shown
 
     shown.show(name, out, every)

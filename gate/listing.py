@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gate import recipe as recipes
@@ -57,9 +57,7 @@ def runs_text(entries: Sequence[Entry], out: Path) -> str:
     rows = [("run", "host", "verdict", "binding", "legs")]
     for entry in entries:
         binding = DASH if entry.binding is None else "binding" if entry.binding else "indicative"
-        legs = f"{entry.legs}/{DASH if entry.planned is None else entry.planned}"
-        kind = "" if entry.kind == "run" else f" {entry.kind}"
-        rows.append((entry.run_id, entry.host, entry.verdict or DASH, binding, legs + kind + _unfinished(entry)))
+        rows.append((entry.run_id, entry.host, entry.verdict or DASH, binding, " ".join(_legs(entry))))
     return f"{_columns(rows)}\nin {out.resolve()}"
 
 
@@ -108,12 +106,17 @@ def _arm(arm: ArmPlan) -> list[str]:
     ]
 
 
-def _unfinished(entry: Entry) -> str:
+def _legs(entry: Entry) -> Iterator[str]:
+    """Measured of planned, which a profile does not count; then all that is not plain about the folder."""
+    yield f"{entry.legs}/{DASH if entry.planned is None else entry.planned}" if entry.kind != "profile" else DASH
+    if entry.kind != "run":
+        yield entry.kind
+    if entry.holds:
+        yield entry.holds
     if entry.changed:
-        return " report changed"
-    if entry.complete:
-        return ""
-    return " failed to start" if entry.failure is not None and not entry.legs else " incomplete"
+        yield "report changed"
+    elif not entry.complete:
+        yield "failed to start" if entry.failure is not None and not entry.legs else "incomplete"
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> str:

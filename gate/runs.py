@@ -1,4 +1,4 @@
-"""The runs under a results folder: by name, by path, or the newest. Sweeps and start-ups lie one folder deeper."""
+"""The runs and profiles under a results folder: by name, by path, or the newest. Other flows lie one folder deeper."""
 
 from __future__ import annotations
 
@@ -6,25 +6,39 @@ import difflib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pyarrow.parquet as pq
 
 from gate.errors import UsageError
 from gate.observe import digests
-from gate.observe.rows import Verdict
+from gate.observe.rows import ARMS, Verdict
 from gate.observe.store import COMPLETE, FAILED, PLAN
 from gate.recipe import ROOT
 
+R = TypeVar("R", dict[str, Any], list[Any])
 RESULTS = ROOT / "results"
-Kind = Literal["run", "sweep", "startup"]
+Kind = Literal["run", "sweep", "startup", "profile"]
 """Of a folder, by the command that made it; a run is `gate run`'s or `gate tokens`'s."""
-KINDS: tuple[Kind, ...] = ("run", "sweep", "startup")
-PLANS: dict[Kind, str] = {"run": PLAN, "sweep": "sweep-plan.json", "startup": "startup-plan.json"}
+KINDS: tuple[Kind, ...] = ("run", "sweep", "startup", "profile")
+PLANS: dict[Kind, str] = {
+    "run": PLAN,
+    "sweep": "sweep-plan.json",
+    "startup": "startup-plan.json",
+    "profile": "profile.json",
+}
 """The file that makes a folder one of its kind, written before anything is measured."""
-REPORTS: dict[Kind, str] = {"run": "report.json", "sweep": "sweep.json", "startup": "startup.json"}
+REPORTS: dict[Kind, str] = {
+    "run": "report.json",
+    "sweep": "sweep.json",
+    "startup": "startup.json",
+    "profile": "attribution.json",
+}
 RECORDS: dict[Kind, str] = {"sweep": "requests.parquet", "startup": "starts.parquet"}
 """One row for each planned leg that was measured."""
+DEEPER: tuple[Kind, ...] = ("sweep", "startup")
+PROFILED = "arms.json"
+"""What each arm of a profile said of itself, in the order in which they were traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,8 @@ class Entry:
     changed: bool = False
     """Its report is not the one that was written: then it has no verdict here, and `gate show` refuses it too."""
     kind: Kind = "run"
+    holds: str = ""
+    """Of a profile: batch, backend and the arms that were traced."""
 
 
 def find(name: str | None, out: Path = RESULTS, kinds: tuple[Kind, ...] = ("run",)) -> Path:
@@ -79,10 +95,13 @@ def kind_of(folder: Path) -> Kind:
 
 def entries(out: Path = RESULTS) -> tuple[Entry, ...]:
     """Oldest first; a damaged folder is listed with what can still be read."""
-    return tuple(
-        _entry(folder) if (kind := kind_of(folder)) == "run" else _aside(folder, kind)
-        for folder in _folders(out, KINDS)
-    )
+    return tuple(_entry_of(folder, kind_of(folder)) for folder in _folders(out, KINDS))
+
+
+def _entry_of(folder: Path, kind: Kind) -> Entry:
+    if kind in DEEPER:
+        return _aside(folder, kind)
+    return _entry(folder) if kind == "run" else _profile(folder)
 
 
 def _matches(name: str | None, folders: list[Path]) -> list[Path]:
@@ -99,7 +118,7 @@ def _of_kind(folder: Path, kinds: tuple[Kind, ...]) -> Path:
 
 
 def _folders(out: Path, kinds: tuple[Kind, ...]) -> list[Path]:
-    patterns = [f"*/{PLANS[kind]}" if kind == "run" else f"{kind}/*/{PLANS[kind]}" for kind in kinds]
+    patterns = [f"{kind}/*/{PLANS[kind]}" if kind in DEEPER else f"*/{PLANS[kind]}" for kind in kinds]
     found = [plan.parent for pattern in patterns for plan in out.glob(f"*/{pattern}")]
     return sorted(found, key=lambda folder: (folder.name, str(folder)))
 
@@ -146,6 +165,29 @@ def _aside(folder: Path, kind: Kind) -> Entry:
     )
 
 
+def _profile(folder: Path) -> Entry:
+    """It has no legs and no verdict."""
+    about, changed = _json(folder / PLANS["profile"]), _changed(folder, REPORTS["profile"])
+    report = {} if changed else _json(folder / REPORTS["profile"])
+    arms = [(str(arm.get("arm")), str(arm.get("role"))) for arm in map(_table, _read(folder / PROFILED, []))]
+    traced = ", ".join(arm if role == "measured" else role for arm, role in arms)
+    what = f"c{about.get('concurrency')} {about.get('backend')}"
+    return Entry(
+        folder=folder,
+        host=folder.parent.name,
+        run_id=folder.name,
+        recipe=None if about.get("recipe") is None else str(about["recipe"]),
+        verdict=None,
+        binding=None,
+        legs=0,
+        planned=None,
+        complete=bool(report) and {(arm, "measured") for arm in ARMS} <= set(arms),
+        changed=changed,
+        kind="profile",
+        holds=": ".join(filter(None, (what, traced))) + (", refused" if report.get("refused") is True else ""),
+    )
+
+
 def _changed(folder: Path, report: str) -> bool:
     """Of this file alone, which is all that a list shows. One that cannot be read is damaged, and shows nothing."""
     try:
@@ -175,10 +217,16 @@ def _rows(path: Path) -> int:
 
 
 def _json(path: Path) -> dict[str, Any]:
+    return _read(path, {})
+
+
+def _read(path: Path, default: R) -> R:
+    """A file's JSON where it is of the default's type; the default for what is missing, damaged or of another type."""
     try:
-        return _table(json.loads(path.read_bytes()))
+        found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
-        return {}
+        return default
+    return found if isinstance(found, type(default)) else default
 
 
 def _table(value: object) -> dict[str, Any]:

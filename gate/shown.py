@@ -27,11 +27,6 @@ def show(name: str | None, out: Path, every: bool) -> None:
 
 def report(name: str | None, out: Path) -> int:
     """Derive a report anew from raw records and print it; returns its exit code. Raises as show."""
-    from gate.profile.flow import again
-    from gate.profile.store import find as find_profile
-
-    if name is not None and find_profile(name, out) is not None:
-        return again(name, None, out)
     found = find(name, out, KINDS)
     if kind_of(found) != "run":
         return asides.derive(found)

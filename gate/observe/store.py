@@ -55,7 +55,7 @@ BASELINE = "baseline.json"
 RAW = (PLAN, RUN, IDENTITIES, BAND, BASELINE, "margins.parquet", "starts.parquet")
 DERIVED = (
     *("report.json", "report.md", "report.html", "cells.parquet"),
-    *("sweep.json", "sweep.md", "startup.json", "startup.md"),
+    *("sweep.json", "sweep.md", "startup.json", "startup.md", "attribution.json", "profile.md"),
 )
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
 SCHEMA_VERSION = 1

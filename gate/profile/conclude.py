@@ -106,6 +106,7 @@ def conclude(folder: Path) -> int:
     place.write_text(PAGE, markdown.render(report))
     for name, text in plots.render(report).items():
         place.write_text(name, text)
+    place.seal_report()
     show(report, folder)
     return exit_code(report)
 

@@ -7,6 +7,7 @@ census.json         the modules of a step and their bytes
 logs/               the servers' logs
 traces/             the profiler's own files, only with --keep-traces: 100 MB and more a window
 attribution.json profile.md stack.svg roofline.svg      derived
+report.sha256       seals what `gate show` prints
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from gate.observe.rows import Arm, Row, Source
 from gate.observe.store import Store
 from gate.profile.census import Module
 from gate.profile.rows import Backend, ProfileReport, Role, Wall, Window
+from gate.runs import PLANS, PROFILED, REPORTS
 
-PROFILE, ARMS, CENSUS, REPORT = "profile.json", "arms.json", "census.json", "attribution.json"
+PROFILE, ARMS, CENSUS, REPORT = PLANS["profile"], PROFILED, "census.json", REPORTS["profile"]
 
 
 class ArmRecord(Row):

@@ -1,4 +1,4 @@
-"""What holds for the report of a sweep and of start-ups alike."""
+"""What holds for the report of a sweep, of start-ups and of a profile alike."""
 
 from __future__ import annotations
 

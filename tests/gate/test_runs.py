@@ -94,6 +94,51 @@ def test_sweeps_and_start_ups_are_listed_with_what_they_have(out: Path) -> None:
     assert lines[5] == ["20260105T000000Z-tiny-warm", "a", "–", "–", "0/2", "startup", "incomplete"]
 
 
+def profiled(out: Path, name: str, arms: str, report: dict[str, object] | None = None) -> Path:
+    """A folder as gate profile leaves it; arms: such as "candidate oracle control"."""
+    folder = out / "a" / name
+    folder.mkdir(parents=True)
+    (folder / "profile.json").write_text(json.dumps({"recipe": "tiny", "backend": "nsys", "concurrency": 4}))
+    roles = [("candidate", arm) if arm == "control" else (arm, "measured") for arm in arms.split()]
+    (folder / "arms.json").write_text(json.dumps([{"arm": arm, "role": role} for arm, role in roles]))
+    if report is not None:
+        (folder / "attribution.json").write_text(json.dumps(report))
+    return folder
+
+
+def test_profiles_are_listed_with_what_was_traced(out: Path) -> None:
+    profiled(out, "20260103T000000Z-tiny-profile-1", "candidate oracle control", {"refused": False})
+    profiled(out, "20260103T000000Z-tiny-profile-2", "oracle candidate", {"refused": True})
+    profiled(out, "20260103T000000Z-tiny-profile-3", "oracle", {"refused": False})
+    profiled(out, "20260103T000000Z-tiny-profile-4", "candidate oracle")
+    (profiled(out, "20260103T000000Z-tiny-profile-5", "") / "arms.json").write_text('[3, {"arm": {}}, "')
+    (profiled(out, "20260103T000000Z-tiny-profile-6", "") / "arms.json").write_text('{"arm": "oracle"}')
+    lines = listing.runs_text(runs.entries(out), out).splitlines()[3:-1]
+    assert [line.split(maxsplit=5) for line in lines] == [
+        [f"20260103T000000Z-tiny-profile-{number}", "a", "–", "–", "–", f"profile c4 nsys{what}"]
+        for number, what in (
+            (1, ": candidate, oracle, control"),
+            (2, ": oracle, candidate, refused"),
+            (3, ": oracle incomplete"),
+            (4, ": candidate, oracle incomplete"),
+            (5, " incomplete"),
+            (6, " incomplete"),
+        )
+    ]
+
+
+def test_profiles_are_found_only_by_who_can_use_them(out: Path) -> None:
+    folder = profiled(out, "20260103T000000Z-tiny-profile-1", "")
+    assert runs.find("20260103", out, runs.KINDS) == folder
+    assert runs.find(str(folder), Path("/nowhere"), runs.KINDS) == folder
+    assert runs.find(None, out, runs.KINDS) == folder
+    assert runs.find(None, out) == out / "a" / "20260102T000000Z-tiny-bbbb"
+    with pytest.raises(UsageError, match=f"{folder.name} is of gate profile; expected a run of gate run"):
+        runs.find("20260103", out)
+    with pytest.raises(StorageError, match=f"has no report; gate report {folder.name} derives one"):
+        shown.show(folder.name, out, every=False)
+
+
 def test_one_without_a_report_says_how_to_get_it(out: Path) -> None:
     folder = aside(out, "sweep", "20260103T000000Z-tiny")
     with pytest.raises(StorageError, match="has no report; gate report 20260103T000000Z-tiny derives one"):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gate import runs, shown
 from gate.errors import UsageError
 from gate.observe.rows import Arm
 from gate.profile import table
-from gate.profile.conclude import compare, derive, exit_code
+from gate.profile.conclude import compare, conclude, derive, exit_code
 from gate.profile.rows import Role, Window
-from gate.profile.store import ArmRecord, ProfileData, ProfileFile
+from gate.profile.store import ArmRecord, ProfileData, ProfileFile, ProfileStore
+from tests.gate.aside_reports import changed_reports_are_refused
 from tests.gate.profile.tables import census, fixture, wall, windows
 
 TABLES: dict[Arm, str] = {"candidate": "engine-h200-27b-b1-composed", "oracle": "vllm-0.25.0-h200-27b-b1"}
@@ -140,3 +143,20 @@ def test_a_refused_profile_cannot_be_compared() -> None:
     report = compare(data(side("candidate")), graph)
     assert report.refused
     assert "graph-level-trace" in {f.code for f in report.findings}
+
+
+def test_it_is_listed_shown_and_derived_again_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made, name = data(side("candidate"), side("oracle"), side("candidate", "control", slower=1.003)), "r1-profile"
+    place = ProfileStore(tmp_path / "h" / name)
+    place.begin(made.file)
+    place.write_raw(made.arms, made.windows, made.census)
+    code, printed = conclude(place.folder), capsys.readouterr().out
+    (entry,) = runs.entries(tmp_path)
+    assert (entry.kind, entry.host, entry.run_id, entry.recipe) == ("profile", "h", name, "27b")
+    assert (entry.complete, entry.holds) == (True, "c1 cupti: candidate, oracle, control")
+    for named in (None, "r1", str(place.folder)):
+        shown.show(named, tmp_path, every=False)
+        assert capsys.readouterr().out == printed
+        assert shown.report(named, tmp_path) == code
+        assert capsys.readouterr().out == printed
+    changed_reports_are_refused(place.folder, "attribution.json", tmp_path)
