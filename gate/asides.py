@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gate.errors import StorageError
 from gate.observe.rows import Row
 from gate.observe.store import check_report
-from gate.runs import REPORTS, kind_of
+from gate.runs import REPORTS, kind_of, no_report
 
 R = TypeVar("R", bound=Row)
 
@@ -54,7 +54,7 @@ def _stored(folder: Path, model: type[R]) -> R:
         check_report(folder)
         return model.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
-        raise StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one") from error
+        raise no_report(folder) from error
     except (OSError, ValidationError) as error:
         reason = error.strerror if isinstance(error, OSError) else _first(error)
         raise StorageError(

@@ -10,6 +10,7 @@ from gate.checks.evidence import Evidence
 from gate.checks.kv_dtype_differs import resolved
 from gate.checks.settings_differ import differences
 from gate.notes import MEMORY, short_of_capacity, unequal_capacity
+from gate.observe import ended
 from gate.observe.rows import ARMS
 from gate.observe.settings import effective, manifest
 from gate.recipe import Protocol, Recipe, Workload
@@ -36,7 +37,8 @@ def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     if left_out:
         yield f"declared concurrencies not measured: {', '.join(map(str, left_out))}"
     if evidence.missing or evidence.run.finished_at is None:
-        yield f"{len(evidence.missing)} of {len(evidence.plan.legs)} legs missing: the run was interrupted"
+        missing = f"{len(evidence.missing)} of {len(evidence.plan.legs)} legs missing"
+        yield f"{missing}: {evidence.run.ended or ended.INTERRUPTED}"
     if not evidence.plan.recipe.gpu:
         yield "no GPU: the host's processor is the device, and no GPU lock could be taken"
     yield from _arms(evidence)

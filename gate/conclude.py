@@ -14,7 +14,7 @@ from gate.judge import judge
 from gate.observe.store import Store, check_report, read_run
 from gate.report import html, jsonfile, markdown, plots, terminal
 from gate.report.model import Cell, Report
-from gate.runs import failure, from_here
+from gate.runs import from_here, no_report
 
 PLAIN_WIDTH = 120
 """Columns where standard output is a file or a pipe."""
@@ -72,12 +72,7 @@ def stored(folder: Path) -> Report:
         check_report(folder)
         return jsonfile.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        if (why := failure(folder)) is not None:
-            raise StorageError(
-                f"{folder.name} ended before its first leg: {why}",
-                hint=f"mend that; then gate resume {folder.name} starts at leg 1",
-            ) from error
-        raise StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one") from error
+        raise no_report(folder) from error
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         reason = str(error).splitlines()[0]
         raise StorageError(

@@ -116,7 +116,7 @@ def _legs(entry: Entry) -> Iterator[str]:
     if entry.changed:
         yield "report changed"
     elif not entry.complete:
-        yield "failed to start" if entry.failure is not None and not entry.legs else "incomplete"
+        yield "incomplete" if entry.failure is None else "failed to start"
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> str:

@@ -29,7 +29,7 @@ from gate.inputs import Asked, plan_of, recipe_for
 from gate.leg import run_leg
 from gate.lock import Lock, hold, keys
 from gate.looks import due
-from gate.observe import fresh, pins, store
+from gate.observe import ended, fresh, pins, store
 from gate.observe.machine import host, machine
 from gate.observe.ranges import leg_range
 from gate.observe.server import served_model
@@ -102,7 +102,7 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     note_pins(plan, place, "start")
     cut: KeyboardInterrupt | ArmError | OracleError | None = None
     try:
-        with Pair(plan, place.logs, ui.say, lock.descriptors(), place.append_start) as pair:
+        with ended.noted(place), Pair(plan, place.logs, ui.say, lock.descriptors(), place.append_start) as pair:
             legs(plan, plan.legs, place, pair, lock, ui)  # 4 raw records to disk after each leg
             legs(plan, due(store.read_run(place.folder)), place, pair, lock, ui)  # 4 extra blocks, where undecided
             look_again(place, pair, ui)  # 4 the oracle's opinion of both arms' tokens
@@ -111,7 +111,6 @@ def measure(plan: Plan, place: store.Store, lock: Lock, ui: Ui) -> int:
     note_pins(plan, place, "end")
     done = store.read_run(place.folder).legs
     if cut is not None and not done:
-        place.fail(str(cut) or "interrupted")
         ui.say(messages.nothing_measured(place.folder.name))
         raise cut
     if cut is not None:

@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 
 import pyarrow.parquet as pq
 
-from gate.errors import UsageError
-from gate.observe import digests
+from gate.errors import StorageError, UsageError
+from gate.observe import digests, ended
 from gate.observe.rows import ARMS, Verdict
-from gate.observe.store import COMPLETE, FAILED, PLAN
+from gate.observe.store import COMPLETE, PLAN
 from gate.recipe import ROOT
 
 R = TypeVar("R", dict[str, Any], list[Any])
@@ -36,6 +36,12 @@ REPORTS: dict[Kind, str] = {
 }
 RECORDS: dict[Kind, str] = {"sweep": "requests.parquet", "startup": "starts.parquet"}
 """One row for each planned leg that was measured."""
+MEASURED: dict[Kind, tuple[str, ...]] = {
+    "run": ("legs/*/legs.parquet", "tokens/answers-*.parquet"),
+    "profile": ("windows.parquet",),
+    **{kind: (name,) for kind, name in RECORDS.items()},
+}
+"""Of which there is one as soon as anything was measured."""
 DEEPER: tuple[Kind, ...] = ("sweep", "startup")
 PROFILED = "arms.json"
 """What each arm of a profile said of itself, in the order in which they were traced."""
@@ -55,7 +61,7 @@ class Entry:
     planned: int | None
     complete: bool
     failure: str | None = None
-    """Why it ended before its first leg."""
+    """Why it ended with nothing measured."""
     changed: bool = False
     """Its report is not the one that was written: then it has no verdict here, and `gate show` refuses it too."""
     kind: Kind = "run"
@@ -160,6 +166,7 @@ def _aside(folder: Path, kind: Kind) -> Entry:
         legs=measured,
         planned=planned,
         complete=bool(report) and measured == planned,
+        failure=failure(folder),
         changed=changed,
         kind=kind,
     )
@@ -181,7 +188,8 @@ def _profile(folder: Path) -> Entry:
         binding=None,
         legs=0,
         planned=None,
-        complete=bool(report) and {(arm, "measured") for arm in ARMS} <= set(arms),
+        complete=bool(report) and {(arm, "measured") for arm in ARMS} <= set(arms) and ended.why(folder) is None,
+        failure=failure(folder),
         changed=changed,
         kind="profile",
         holds=": ".join(filter(None, (what, traced))) + (", refused" if report.get("refused") is True else ""),
@@ -198,9 +206,23 @@ def _changed(folder: Path, report: str) -> bool:
 
 
 def failure(folder: Path) -> str | None:
-    """Why a run ended before its first leg; None for one that did not."""
-    why = _json(folder / FAILED).get("why")
-    return None if why is None else str(why)
+    """Why it ended with nothing measured; None for one that did not."""
+    return None if _measured(folder) else ended.why(folder)
+
+
+def no_report(folder: Path) -> StorageError:
+    """What to raise for a folder without one."""
+    kind, why = kind_of(folder), failure(folder)
+    anew = f"gate resume {folder.name} goes through the whole plan" if kind == "run" else f"gate {kind} begins anew"
+    if why is not None:
+        return StorageError(f"{folder.name} ended with nothing measured: {why}", hint=f"mend that; then {anew}")
+    if kind in ("startup", "profile") and not _measured(folder):
+        return StorageError(f"{folder} has no report, and no records to derive one from", hint=anew)
+    return StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one")
+
+
+def _measured(folder: Path) -> bool:
+    return any(any(folder.glob(pattern)) for pattern in MEASURED[kind_of(folder)])
 
 
 def from_here(path: Path) -> str:

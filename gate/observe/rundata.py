@@ -26,6 +26,8 @@ class RunData:
     """ISO 8601 UTC."""
     finished_at: str | None = None
     """None until the last leg, the identification and the margins are done."""
+    ended: str | None = None
+    """Why it ended early, as it said itself; None in a finished run, and in one that was killed."""
     legs: tuple[LegRow, ...] = ()
     """In the order they ran."""
     requests: tuple[RequestRow, ...] = ()

@@ -11,7 +11,7 @@ baseline.json                     the host's last accepted grid of the recipe wh
 requests, legs, telemetry, margins .parquet      merged when the run ends
 identities.json                   what the servers said they are
 cells.parquet report.*            derived again by `gate report`; report.sha256 seals what `gate show` prints
-failed.json                       why a run ended before its first leg
+failed.json                       why a run ended early (gate/observe/ended.py)
 complete.json                     last: an interrupted run can never look complete
 """
 
@@ -30,7 +30,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, Validat
 from gate.calibration.record import BandRecord
 from gate.compare.record import Baseline
 from gate.errors import StorageError
-from gate.observe import digests, parquet
+from gate.observe import digests, ended, parquet
 from gate.observe.rows import (
     Finding,
     Identity,
@@ -49,7 +49,6 @@ from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
 
 PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
-FAILED = "failed.json"
 BAND = "band.json"
 BASELINE = "baseline.json"
 RAW = (PLAN, RUN, IDENTITIES, BAND, BASELINE, "margins.parquet", "starts.parquet")
@@ -197,10 +196,6 @@ class Store:
         found = digests.of(self.folder, written)
         self.write_text(digests.REPORT, digests.lines(found))
 
-    def fail(self, why: str) -> None:
-        """A run without a leg: what kept it from one. The logs stay beside it, and a resumed run starts at leg 1."""
-        self.write_text(FAILED, json.dumps({"why": why}) + "\n")
-
     def _write(self, name: str, data: bytes) -> None:
         """Whole or not at all: a file beside it, flushed to the disk, then renamed over it, and the rename flushed too.
 
@@ -271,6 +266,7 @@ def read_run(folder: Path) -> RunData:
         band=read_model(BandRecord, folder / BAND) if (folder / BAND).is_file() else None,
         baseline=read_model(Baseline, folder / BASELINE) if (folder / BASELINE).is_file() else None,
         pins=run.pins,
+        ended=ended.why(folder) if finished is None else None,
     )
 
 

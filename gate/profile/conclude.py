@@ -48,6 +48,7 @@ def derive(data: ProfileData) -> ProfileReport:
         if both
         else None,
         findings=found,
+        ended=data.ended,
         refused=refused,
     )
 

@@ -9,7 +9,7 @@ from gate.arm.process import GUARD
 from gate.errors import UsageError
 from gate.inputs import Asked, levels, plan_for, recipe_for
 from gate.lock import hold
-from gate.observe import fresh
+from gate.observe import ended, fresh
 from gate.observe.machine import host, machine
 from gate.observe.residency import residency
 from gate.observe.rows import Arm
@@ -56,13 +56,14 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
         arms: list[store.ArmRecord] = []
         captured: list[Captured] = []
         try:
-            for arm, role in _order(plan.coin, control=more.control):  # 4
-                made = capture(setting, arm, role, place.folder.resolve(), ui.say)
-                captured.append(made)
-                arms.append(_record(plan, arm, role, made))
-                # At once: a control that fails, or a Ctrl-C, then costs no more than itself.
-                windows = tuple(window for one in captured for window in one.windows)
-                place.write_raw(tuple(arms), windows, _census(plan, setting, arms))
+            with ended.noted(place):
+                for arm, role in _order(plan.coin, control=more.control):  # 4
+                    made = capture(setting, arm, role, place.folder.resolve(), ui.say)
+                    captured.append(made)
+                    arms.append(_record(plan, arm, role, made))
+                    # At once: a control that fails, or a Ctrl-C, then costs no more than itself.
+                    windows = tuple(window for one in captured for window in one.windows)
+                    place.write_raw(tuple(arms), windows, _census(plan, setting, arms))
         except BaseException:
             if arms:
                 ui.say(f"kept {' and '.join(f'{a.arm} ({a.role})' for a in arms)}: gate profile {place.folder.name}")

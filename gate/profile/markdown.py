@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gate.profile import names, plots, summary
 from gate.profile.rows import Attribution, ProfileReport, StepTable
+from gate.report.table import plain
 
 BELOW_ZERO = (
     "Own µs below 0: other kernels cover all of it in a step, and in prefill, which both windows did, not equally much."
@@ -14,6 +15,8 @@ def render(report: ProfileReport) -> str:
     lines = [f"# Profile {_cell(report.run_id)}", "", f"{report.recipe} on {report.host}, {report.started_at}.", ""]
     if report.refused:
         lines += ["**Refused: there is no step to show.**", ""]
+    if report.ended is not None:
+        lines += [f"Ended early: {_cell(plain(report.ended))}", ""]
     if report.findings:
         lines += [f"* `{f.code}`: {_cell(f.message)}; {_cell(f.hint)}" for f in report.findings] + [""]
     if report.attribution is not None:

@@ -198,5 +198,7 @@ class ProfileReport(Row):
     """None where a finding refuses the table."""
     attribution: Attribution | None
     findings: tuple[Finding, ...] = ()
+    ended: str | None = None
+    """Why the profile ended early, as it said itself."""
     refused: bool
     """Whether a finding says that there is no step to show."""

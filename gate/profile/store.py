@@ -5,6 +5,7 @@ windows.parquet     every window's kernels, launches and times
 arms.json           what each arm said of itself, and its untraced times
 census.json         the modules of a step and their bytes
 logs/               the servers' logs
+failed.json         why it ended early, where it did
 traces/             the profiler's own files, only with --keep-traces: 100 MB and more a window
 attribution.json profile.md stack.svg roofline.svg      derived
 report.sha256       seals what `gate show` prints
@@ -19,12 +20,12 @@ from typing import Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gate.errors import StorageError, UsageError
-from gate.observe import parquet
+from gate.observe import ended, parquet
 from gate.observe.rows import Arm, Row, Source
 from gate.observe.store import Store
 from gate.profile.census import Module
 from gate.profile.rows import Backend, ProfileReport, Role, Wall, Window
-from gate.runs import PLANS, PROFILED, REPORTS
+from gate.runs import PLANS, PROFILED, REPORTS, no_report
 
 PROFILE, ARMS, CENSUS, REPORT = PLANS["profile"], PROFILED, "census.json", REPORTS["profile"]
 
@@ -69,6 +70,8 @@ class ProfileData(Row):
     arms: tuple[ArmRecord, ...]
     windows: tuple[Window, ...]
     census: tuple[Module, ...]
+    ended: str | None = None
+    """Why the profile ended early, as it said itself."""
 
 
 ARM_LIST, MODULE_LIST = TypeAdapter(tuple[ArmRecord, ...]), TypeAdapter(tuple[Module, ...])
@@ -105,12 +108,13 @@ def read(folder: Path) -> ProfileData:
     if not is_profile(folder):
         raise StorageError(f"{folder} is no profile", expected=f"a folder with {PROFILE}")
     if not (folder / "windows.parquet").is_file():
-        raise StorageError(f"{folder.name} was cut short before its windows were kept", hint="profile again")
+        raise no_report(folder)
     return ProfileData(
         file=_read(TypeAdapter(ProfileFile), folder / PROFILE),
         arms=_read(ARM_LIST, folder / ARMS),
         windows=parquet.read(Window, folder / "windows.parquet"),
         census=_read(MODULE_LIST, folder / CENSUS),
+        ended=ended.why(folder),
     )
 
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from gate.profile import summary
 from gate.profile.rows import Attribution, ProfileReport, StepTable
+from gate.report.table import plain
 
 STYLES = {
     "launch counts": "green",
@@ -48,6 +49,8 @@ def _parts(report: ProfileReport) -> list[RenderableType]:
             parts += [Text(f"{side}: {note}", "dim") for note in arm.notes]
     for found in report.findings:
         parts.append(Text(f"{found.code}: {found.message}; {found.hint}"))
+    if report.ended is not None:
+        parts.append(Text(f"ended early: {plain(report.ended)}"))
     return parts
 
 

@@ -12,7 +12,7 @@ from gate.client import drive, openai
 from gate.errors import VOID, UsageError
 from gate.inputs import Asked, plan_for
 from gate.lock import Lock, hold
-from gate.observe import fresh, pagecache, parquet
+from gate.observe import ended, fresh, pagecache, parquet
 from gate.observe.machine import host, machine
 from gate.observe.pagecache import Residency
 from gate.observe.rows import Arm, CacheState, RequestRow, StartRow
@@ -21,7 +21,7 @@ from gate.observe.store import Store, read_model
 from gate.plan import Plan, PlannedLeg, leg_prompts
 from gate.preflight import preflight
 from gate.progress import Ui
-from gate.runs import PLANS, RECORDS, REPORTS, Kind
+from gate.runs import PLANS, RECORDS, REPORTS, Kind, no_report
 from gate.startup import report
 from gate.startup.judge import judge
 from gate.startup.record import StartupPlan
@@ -61,7 +61,8 @@ def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
         place.write_text(PLANS[FOLDER], about.model_dump_json(indent=1) + "\n")
         ui.begun(folder.name, findings)
         try:
-            measure(plan, wanted, place, lock, ui)
+            with ended.noted(place):
+                measure(plan, wanted, place, lock, ui)
         finally:  # an arm that died, or Ctrl-C: what was measured is reported, and the cause goes its way
             code = conclude(place) if (place.folder / RECORDS[FOLDER]).is_file() else VOID
     return code
@@ -93,7 +94,10 @@ def measure(plan: Plan, wanted: CacheState | None, place: Store, lock: Lock, ui:
 def conclude(place: Store) -> int:
     """From the records on disk; prints the table. Raises StorageError where they cannot be read."""
     about = read_model(StartupPlan, place.folder / PLANS[FOLDER])
-    made = judge(about, parquet.read(StartRow, place.folder / RECORDS[FOLDER]), about.findings)
+    if not (place.folder / RECORDS[FOLDER]).is_file():
+        raise no_report(place.folder)
+    starts = parquet.read(StartRow, place.folder / RECORDS[FOLDER])
+    made = judge(about, starts, about.findings, ended.why(place.folder))
     place.write_text(REPORTS[FOLDER], made.model_dump_json(indent=1) + "\n")
     place.write_text("startup.md", report.markdown(made))
     place.seal_report()

@@ -19,7 +19,10 @@ ANEW = "gate startup begins anew: it is not resumed"
 UNPROVEN, FAILED, UNEQUAL = "page-cache-unproven", "start-failed", "page-cache-unequal"
 
 
-def judge(about: StartupPlan, starts: Sequence[StartRow], preflight: Sequence[Finding]) -> StartupReport:
+def judge(
+    about: StartupPlan, starts: Sequence[StartRow], preflight: Sequence[Finding], ended: str | None = None
+) -> StartupReport:
+    """ended: why it ended early."""
     findings = (*(finding for start in starts for finding in faults(start)), *unequal(starts))
     cells = tuple(_cell(about, axis, starts, findings) for axis in START_AXES)
     decided = next(cell.verdict for cell in cells if cell.primary)
@@ -32,6 +35,7 @@ def judge(about: StartupPlan, starts: Sequence[StartRow], preflight: Sequence[Fi
         wanted_cache=about.wanted_cache,
         repetitions=about.plan.recipe.protocol.repetitions,
         unfinished=len(starts) < len(ARMS) * about.plan.recipe.protocol.repetitions,
+        ended=ended,
         starts=tuple(starts),
         cells=cells,
         findings=(*preflight, *findings),

@@ -37,6 +37,8 @@ class StartupReport(Row):
     """Planned."""
     unfinished: bool = False
     """Cut short: fewer starts than planned."""
+    ended: str | None = None
+    """Why, as it said itself."""
     starts: tuple[StartRow, ...]
     """In the order they were made."""
     cells: tuple[Cell, ...]

@@ -63,7 +63,8 @@ def notes(made: StartupReport) -> tuple[str, ...]:
     said = [f"{finding.message}; {finding.hint}" for finding in made.findings]
     said += [f"{TITLES[c.axis]}: {r.message}; {r.hint}" for c in made.cells if c.primary for r in c.reasons]
     if made.unfinished:
-        said.insert(0, f"unfinished: {len(made.starts)} of {made.repetitions * len(ARMS)} starts were made")
+        count = f"unfinished: {len(made.starts)} of {made.repetitions * len(ARMS)} starts were made"
+        said.insert(0, ": ".join(filter(None, (count, made.ended))))
     if made.repetitions < MIN_REPETITIONS:
         said.append(f"fewer than {MIN_REPETITIONS} starts of each arm: found {made.repetitions}; --reps asks for more")
     return tuple(dict.fromkeys(map(table.plain, (WITHOUT_HISTORY, *said))))

@@ -15,7 +15,7 @@ from gate.client import drive, openai
 from gate.errors import ArmError, PreconditionError
 from gate.inputs import Asked, plan_of, recipe_for
 from gate.lock import Lock, hold, keys
-from gate.observe import fresh, parquet
+from gate.observe import ended, fresh, parquet
 from gate.observe.machine import host, machine
 from gate.observe.rows import ARMS, Arm, RequestRow
 from gate.observe.server import identify, served_model
@@ -75,7 +75,8 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
         place.write_text(PLAN, plan.model_dump_json(indent=1) + "\n")
         ui.begun(folder.name, findings)
         try:
-            measure(plan, gate_plan, place, lock, ui)
+            with ended.noted(place):
+                measure(plan, gate_plan, place, lock, ui)
         finally:
             made = conclude(place)
     return exit_code(made)
@@ -112,7 +113,8 @@ def conclude(place: Store) -> SweepReport:
     """From the records on disk; prints the table. Raises StorageError where they cannot be read."""
     plan = read_model(SweepPlan, place.folder / PLAN)
     requests = place.folder / REQUESTS
-    made = report(plan, parquet.read(RequestRow, requests) if requests.is_file() else ())
+    rows = parquet.read(RequestRow, requests) if requests.is_file() else ()
+    made = report(plan, rows, ended.why(place.folder))
     place.write_text("sweep.json", made.model_dump_json(indent=1) + "\n")
     drawn = plots.render(made)
     for name, svg in drawn.items():

@@ -12,7 +12,8 @@ from gate.sweep.points import Point
 from gate.sweep.record import SweepCell, SweepPlan, SweepReport, SweepSeries
 
 
-def report(plan: SweepPlan, requests: Sequence[RequestRow]) -> SweepReport:
+def report(plan: SweepPlan, requests: Sequence[RequestRow], ended: str | None = None) -> SweepReport:
+    """ended: why it ended early."""
     rows = {row.leg_id: row for row in requests}
     cells = tuple(_cell(plan, point, rows) for point in plan.points)
     return SweepReport(
@@ -24,6 +25,7 @@ def report(plan: SweepPlan, requests: Sequence[RequestRow]) -> SweepReport:
         arms=plan.arms,
         repetitions=plan.repetitions,
         complete=all(series.mean is not None for cell in cells for series in cell.series),
+        ended=ended,
         cells=cells,
         findings=plan.findings,
     )

@@ -75,5 +75,7 @@ class SweepReport(Row):
     repetitions: int
     complete: bool
     """Every planned value is there."""
+    ended: str | None = None
+    """Why the sweep ended early, as it said itself."""
     cells: tuple[SweepCell, ...]
     findings: tuple[Finding, ...] = ()

@@ -35,7 +35,8 @@ def rows(made: SweepReport) -> tuple[tuple[str, ...], ...]:
 
 
 def notes(made: SweepReport) -> tuple[str, ...]:
-    said = [f"{finding.message}; {finding.hint}" for finding in made.findings]
+    said = [] if made.ended is None else [f"ended early: {made.ended}"]
+    said += [f"{finding.message}; {finding.hint}" for finding in made.findings]
     said += [f"{cell.name}, {one.arm}: {why}" for cell in made.cells for one in cell.series for why in one.faults]
     return tuple(dict.fromkeys(map(table.plain, said)))
 

@@ -13,7 +13,7 @@ from gate.errors import INTERRUPTED, ArmError, OracleError, UsageError
 from gate.forcing import Asker, Question
 from gate.inputs import Asked, plan_for
 from gate.lock import Lock, hold
-from gate.observe import fresh, store
+from gate.observe import ended, fresh, store
 from gate.observe.machine import host, machine
 from gate.observe.rows import Arm
 from gate.observe.server import identify, served_model
@@ -71,7 +71,7 @@ def measure(plan: TokenPlan, place: store.Store, lock: Lock, ui: Ui) -> int:
     cut: KeyboardInterrupt | ArmError | OracleError | None = None
     loads = planned_scenarios(plan)
     try:
-        with Pair(plan.base, place.logs, ui.say, lock.descriptors()) as pair:
+        with ended.noted(place), Pair(plan.base, place.logs, ui.say, lock.descriptors()) as pair:
             answers(plan, loads, place, pair, ui, "candidate", 1)  # 4 the candidate's answers
             answers(plan, loads, place, pair, ui, "oracle", plan.repeats)  # 4 the oracle's, K times
             opinions(plan, loads, place, pair, ui)  # 4 the oracle's opinion of both
@@ -79,7 +79,6 @@ def measure(plan: TokenPlan, place: store.Store, lock: Lock, ui: Ui) -> int:
         cut = error
         ui.say(messages.tokens_cut_short(str(error), place.folder.name))
     if cut is not None and not folders.read(place.folder).answers:
-        place.fail(str(cut) or "interrupted")
         raise cut
     finished_at = datetime.now(UTC).isoformat(timespec="seconds") if cut is None else None
     report = conclude(place.folder, finished_at)  # 5 to 8

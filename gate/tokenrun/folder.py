@@ -16,7 +16,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gate.errors import StorageError
-from gate.observe import store
+from gate.observe import ended, store
 from gate.observe.rows import Identity
 from gate.observe.tokenrows import ForcedRow, SequenceRow
 from gate.plan import document_hash
@@ -30,6 +30,8 @@ class TokenData:
     plan: TokenPlan
     run: store.RunFile
     finished_at: str | None
+    ended: str | None
+    """Why it ended early, as it said itself."""
     answers: tuple[SequenceRow, ...]
     forced: tuple[ForcedRow, ...]
     decoded: tuple[ForcedRow, ...]
@@ -59,6 +61,7 @@ def read(folder: Path) -> TokenData:
         plan=plan,
         run=store.read_run_file(folder),
         finished_at=None if finished is None else finished.finished_at,
+        ended=ended.why(folder),
         answers=store.parts(folder, "answers-", SequenceRow),
         forced=store.parts(folder, "forced-", ForcedRow),
         decoded=store.parts(folder, "decoded-", ForcedRow),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from gate import verdict
 from gate.checks.arms_are_one import posing
+from gate.observe import ended
 from gate.observe.residency import residency
 from gate.observe.rows import ARMS, Arm, Finding, Identity
 from gate.observe.tokenrows import Kind, Place, SequenceRow
@@ -160,7 +161,7 @@ def _missing(data: TokenData) -> Iterator[str]:
     """What of the whole protocol was not kept."""
     recipe = data.plan.base.recipe
     if data.finished_at is None:
-        yield "the run was interrupted"
+        yield data.ended or ended.INTERRUPTED
     if data.plan.repeats < REPEATS:
         yield f"{counted(data.plan.repeats, 'run')} by the oracle, fewer than {REPEATS}"
     full = Protocol().near_tie_nats

@@ -18,7 +18,7 @@ from gate.observe import store
 from gate.observe.rows import Verdict
 from gate.report import residency, tokens
 from gate.report.table import plain
-from gate.runs import from_here
+from gate.runs import from_here, no_report
 from gate.tokenrun.folder import read
 from gate.tokenrun.judge import judge
 from gate.tokenrun.model import KindCell, TieBreak, TokenReport
@@ -60,6 +60,8 @@ def stored(folder: Path) -> TokenReport:
     try:
         store.check_report(folder)
         return TokenReport.model_validate_json((folder / "report.json").read_bytes())
+    except FileNotFoundError as error:
+        raise no_report(folder) from error
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise StorageError(

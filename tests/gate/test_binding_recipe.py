@@ -92,6 +92,8 @@ def test_a_run_that_was_cut_short_is_named(build: Any, finished: bool) -> None:
     last = build.without_legs(run, run.plan.legs[-1].leg_id)
     cut = dataclasses.replace(run if not finished else last, finished_at=run.finished_at if finished else None)
     assert told(cut) == [f"{int(finished)} of 12 legs missing: the run was interrupted"]
+    because = dataclasses.replace(cut, ended="the candidate died")
+    assert told(because) == [f"{int(finished)} of 12 legs missing: the candidate died"]
 
 
 def test_a_host_without_a_gpu_is_named(build: Any) -> None:

@@ -148,6 +148,7 @@ def test_candidate_that_dies_in_a_leg_keeps_what_was_measured(bench: Bench) -> N
     assert good
     assert len(data.legs) < len(data.plan.legs)
     assert (data.finished_at, report.complete) == (None, False)
+    assert " of 10 legs missing: the candidate died again after a restart; its log is " in early(bench)
 
 
 def test_one_bad_request_voids_its_level_only(bench: Bench) -> None:
@@ -244,8 +245,29 @@ def test_dead_at_start_leaves_no_report_and_both_servers_gone(bench: Bench) -> N
     assert not (bench.folder / "report.json").exists()
     (entry,) = entries(bench.out)
     assert "the oracle died at start" in (entry.failure or "")
-    with pytest.raises(StorageError, match="before its first leg: the oracle died at start"):
+    with pytest.raises(StorageError, match="nothing measured: the oracle died at start"):
         stored(bench.folder)
+
+
+def early(bench: Bench) -> str:
+    """Why the legs are missing, as the report says it."""
+    (found,) = (why for why in bench.report.not_binding_because if "legs missing" in why)
+    return found
+
+
+def test_the_report_of_a_run_that_failed_to_start_says_what_the_run_said(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ArmError) as caught:
+        bench.run(f"{sys.executable} -c 'raise SystemExit(1)' {{port}}")
+    assert str(caught.value).startswith("the candidate died at start with exit code 1: it logged nothing")
+    conclude(bench.folder)
+    assert early(bench) == f"4 of 4 legs missing: {caught.value}"
+    assert "4 of 4 legs missing: the candidate died at start" in capsys.readouterr().out
+    assert "the candidate died at start" in (bench.folder / "report.md").read_text(encoding="utf-8")
+    assert "the candidate died at start" in (bench.folder / "report.html").read_text(encoding="utf-8")
+    (entry,) = entries(bench.out)
+    assert (entry.failure, entry.complete) == (str(caught.value), False)
 
 
 def test_a_run_that_failed_to_start_is_resumed_at_leg_1(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,6 +280,7 @@ def test_a_run_that_failed_to_start_is_resumed_at_leg_1(bench: Bench, monkeypatc
         gate_run.resume(bench.folder, Ui())
     assert bench.report.complete
     assert "resumed" not in {finding.code for finding in bench.report.findings}
+    assert not [why for why in bench.report.not_binding_because if "missing" in why]
 
 
 def test_what_the_command_line_left_out_of_the_recipe_keeps_the_grid_from_binding(bench: Bench) -> None:
@@ -317,6 +340,7 @@ def test_ctrl_c_while_margins_are_asked_still_reports(bench: Bench, monkeypatch:
     assert bench.attached() == 130
     assert not bench.report.complete
     assert len(bench.report.order) == 4
+    assert early(bench) == "0 of 4 legs missing: the run was interrupted"
     assert not store.is_complete(bench.folder)
 
 

@@ -135,7 +135,9 @@ def test_profiles_are_found_only_by_who_can_use_them(out: Path) -> None:
     assert runs.find(None, out) == out / "a" / "20260102T000000Z-tiny-bbbb"
     with pytest.raises(UsageError, match=f"{folder.name} is of gate profile; expected a run of gate run"):
         runs.find("20260103", out)
-    with pytest.raises(StorageError, match=f"has no report; gate report {folder.name} derives one"):
+    with pytest.raises(
+        StorageError, match="has no report, and no records to derive one from; gate profile begins anew"
+    ):
         shown.show(folder.name, out, every=False)
 
 
@@ -197,9 +199,30 @@ def test_a_run_that_never_began_is_listed_as_failed_and_explained(out: Path) -> 
     (folder / "failed.json").write_text(json.dumps({"why": "the oracle died at start"}))
     assert listing.runs_text(runs.entries(out), out).splitlines()[3].endswith("0/2 failed to start")
     with pytest.raises(
-        StorageError, match=r"before its first leg: the oracle died at start.*resume .* starts at leg 1"
+        StorageError, match=r"nothing measured: the oracle died at start; mend that; then gate resume .* whole plan$"
     ):
         stored(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"), [("run", "tokens/answers-oracle-long-t0"), ("startup", "starts"), ("profile", "windows")]
+)
+def test_one_that_ended_early_is_no_failed_start_once_something_was_measured(
+    tmp_path: Path, kind: runs.Kind, record: str
+) -> None:
+    folder = tmp_path / "a" / (kind if kind in runs.DEEPER else "") / "20260103T000000Z-tiny"
+    folder.mkdir(parents=True)
+    (folder / runs.PLANS[kind]).write_text("{}")
+    (folder / "failed.json").write_text(json.dumps({"why": "the oracle died at start"}))
+    again = "gate resume 20260103T000000Z-tiny goes through the whole plan" if kind == "run" else f"gate {kind} begins"
+    assert listing.runs_text(runs.entries(tmp_path), tmp_path).splitlines()[1].endswith("failed to start")
+    with pytest.raises(StorageError, match=f"nothing measured: the oracle died at start; mend that; then {again}"):
+        shown.show(None, tmp_path, every=False)
+    (folder / f"{record}.parquet").parent.mkdir(exist_ok=True)
+    (folder / f"{record}.parquet").touch()
+    assert listing.runs_text(runs.entries(tmp_path), tmp_path).splitlines()[1].endswith("incomplete")
+    with pytest.raises(StorageError, match="has no report; gate report 20260103T000000Z-tiny derives one"):
+        shown.show(None, tmp_path, every=False)
 
 
 def test_the_bar_is_never_drawn_by_itself() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gate.errors import ArmError, PreconditionError, UsageError
+from gate.errors import ArmError, PreconditionError, StorageError, UsageError
 from gate.inputs import Asked
 from gate.observe import gpu
 from gate.observe.rows import Arm
@@ -20,6 +20,7 @@ from gate.profile.conclude import conclude, derive
 from gate.profile.flow import ProfileAsked, profile
 from gate.profile.rows import ProfileReport, Role
 from gate.progress import Ui
+from gate.runs import entries
 from tests.gate.bench import children
 from tests.ports import free_port
 
@@ -165,6 +166,10 @@ def test_what_was_measured_outlives_a_control_that_fails(
         bench.run(PROFILED, ProfileAsked(backend="cupti"))
     assert "kept candidate (measured) and oracle (measured): gate profile 2" in capsys.readouterr().err
     assert flow.again(None, None, bench.out) == 2
+    assert "ended early: the candidate died\n" in capsys.readouterr().out
+    assert "\nEnded early: the candidate died\n" in next(bench.out.glob("*/*/profile.md")).read_text()
+    (entry,) = entries(bench.out)
+    assert (entry.complete, entry.failure) == (False, None)
     assert bench.report.oracle is not None
     assert bench.report.attribution is not None
 
@@ -189,6 +194,8 @@ def test_one_arm_alone_is_shown_and_proves_nothing(bench: Bench, monkeypatch: py
 def test_a_server_without_a_profiler_is_one_line(bench: Bench) -> None:
     with pytest.raises(ArmError, match="/start_profile answered 405"):
         bench.run(FAKE, ProfileAsked(backend="cupti"))
+    with pytest.raises(StorageError, match=r"nothing measured: .*/start_profile answered 405.*; then gate profile"):
+        flow.again(None, None, bench.out)
 
 
 def test_too_long_for_the_model_is_said_before_anything_starts(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from gate import runs, shown
-from gate.errors import ArmError, UsageError
+from gate.errors import ArmError, StorageError, UsageError
 from gate.inputs import Asked
 from gate.observe import pagecache, parquet
 from gate.observe.rows import CacheState, StartRow, Verdict
@@ -114,7 +115,7 @@ def test_a_first_request_that_is_refused_voids(run: Any) -> None:
 
 
 def test_a_server_that_dies_at_start_ends_it_and_the_starts_before_stay(run: Any, tmp_path: Path) -> None:
-    with pytest.raises(ArmError, match="died at start"):
+    with pytest.raises(ArmError, match="died at start") as caught:
         run(None, oracle=f"{sys.executable} -c raise(SystemExit(3)) {{port}}")
     (folder,) = (tmp_path / "out").glob("*/startup/*")
     assert [row.arm for row in parquet.read(StartRow, folder / "starts.parquet")] == ["candidate"]
@@ -124,6 +125,16 @@ def test_a_server_that_dies_at_start_ends_it_and_the_starts_before_stay(run: Any
         Verdict.INCONCLUSIVE,
         ["candidate"],
     )
+    assert made.ended == str(caught.value)
+    assert f"* unfinished: 1 of 4 starts were made: {caught.value}" in (folder / "startup.md").read_text()
+
+
+def test_one_without_a_start_has_no_report_and_says_why(run: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArmError, match="died at start"):
+        run(None, candidate=f"{sys.executable} -c raise(SystemExit(3)) {{port}}")
+    for again in (shown.report, functools.partial(shown.show, every=False)):
+        with pytest.raises(StorageError, match=r"nothing measured: the candidate died at start .* gate startup begins"):
+            again(None, tmp_path / "out")
 
 
 @pytest.mark.parametrize("after", [0, 3])
@@ -148,7 +159,8 @@ def test_ctrl_c_leaves_a_report_of_the_starts_before_it(
         assert {reason.hint for cell in made.cells for reason in cell.reasons} == {
             "gate startup begins anew: it is not resumed"
         }
-        assert "unfinished: 3 of 4 starts were made" in (folder / "startup.md").read_text()
+        said = "unfinished: 3 of 4 starts were made: the run was interrupted\n"
+        assert said in (folder / "startup.md").read_text()
         assert "INCONCLUSIVE, indicative, unfinished" in capsys.readouterr().out
 
 

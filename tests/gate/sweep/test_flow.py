@@ -13,7 +13,7 @@ import pytest
 from gate import runs, shown
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
-from gate.errors import PreconditionError, UsageError
+from gate.errors import ArmError, PreconditionError, UsageError
 from gate.inputs import Asked
 from gate.observe import parquet
 from gate.observe.rows import RequestRow
@@ -174,6 +174,20 @@ def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(swee
     _, made, _ = read(folder)
     lacking = [sum(value is None for value in cell.series[0].values) for cell in made.cells]
     assert (code, sum(lacking)) == (3, 1)
+
+
+def test_one_that_ends_early_says_why_and_says_it_again(
+    sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours, pytest.raises(ArmError) as caught:
+        sweep(ours.url, f"{sys.executable} -c raise(SystemExit(3)) {{port}}", pp="20", tg="")
+    (folder,) = (tmp_path / "out").glob("*/sweep/*")
+    said = f"ended early: {caught.value}"
+    assert said.startswith("ended early: the oracle died at start with exit code 3")
+    assert said in capsys.readouterr().out
+    assert shown.report(None, tmp_path / "out") == 3
+    assert said in capsys.readouterr().out
+    assert f"* {said}" in (folder / "sweep.md").read_text()
 
 
 def test_it_is_listed_shown_and_derived_again_as_it_was(

@@ -11,7 +11,8 @@ import pytest
 
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import Script, preset
-from gate.errors import StorageError, UsageError
+from gate.arm.pair import Pair
+from gate.errors import ArmError, StorageError, UsageError
 from gate.inputs import Asked
 from gate.observe.rows import Verdict
 from gate.progress import Ui
@@ -202,6 +203,7 @@ def test_an_interrupted_run_goes_on_with_the_next_load(bench: Bench, monkeypatch
     bench.ports = free_port(), free_port()  # which nobody else has between the run and its resumption
     assert bench.run() == 130
     assert not bench.report.complete
+    assert "the run was interrupted" in bench.report.not_binding_because
     assert bench.report.verdict is Verdict.INCONCLUSIVE
     before = {path.name for path in (bench.folder / "tokens").iterdir()}
     assert len(before) == 5
@@ -209,8 +211,22 @@ def test_an_interrupted_run_goes_on_with_the_next_load(bench: Bench, monkeypatch
         assert flow.resume(bench.folder, Ui()) == 0
     assert count == 6 + 3 + 16
     assert bench.report.complete
+    assert "the run was interrupted" not in bench.report.not_binding_because
     with pytest.raises(UsageError, match="is complete"):
         flow.resume(bench.folder, Ui())
+
+
+def test_one_that_fails_to_start_says_why_whoever_asks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dead(*_arguments: object) -> None:
+        raise ArmError("the candidate died at start")
+
+    monkeypatch.setattr(Pair, "alone", dead)
+    with pytest.raises(ArmError, match="the candidate died at start"):
+        bench.run()
+    with pytest.raises(StorageError, match=r"with nothing measured: the candidate died at start; .* whole plan$"):
+        show.stored(bench.folder)
+    assert show.conclude(bench.folder).not_binding_because[0] == "the candidate died at start"
+    assert show.stored(bench.folder).not_binding_because[0] == "the candidate died at start"
 
 
 def test_report_derives_the_same_again(bench: Bench) -> None:
