@@ -57,6 +57,10 @@ def children(word: str) -> list[str]:
     return [line for line in found if word in line]
 
 
+def interrupted(*_arguments: object, **_named: object) -> None:
+    raise KeyboardInterrupt
+
+
 class Bench:
     """A results folder of its own, and runs into it."""
 

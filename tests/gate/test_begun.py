@@ -18,7 +18,7 @@ from gate.startup import flow as startup
 from gate.sweep import flow as sweep
 from gate.sweep.points import points
 from gate.tokenrun import flow as tokens
-from tests.gate.bench import Bench, fake
+from tests.gate.bench import Bench, fake, interrupted
 
 DOUBT = Finding(code="foreign-load", message="half of the cores were busy", hint="stop other work")
 
@@ -31,10 +31,6 @@ COMMANDS: dict[str, Callable[[Asked, Path], object]] = {
 }
 
 
-def cut(*_arguments: object) -> None:
-    raise KeyboardInterrupt
-
-
 @pytest.fixture
 def asked(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
     """Of servers that are never started: each command is cut where it would begin with them."""
@@ -42,9 +38,9 @@ def asked(tmp_path: Path, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gate_run, "calibrate", lambda: None)
     monkeypatch.setattr(tools, "choose", lambda _backend: ("cupti", ""))
     monkeypatch.setattr(tools, "check_recipe", lambda _recipe: None)
-    monkeypatch.setattr(profile, "capture", cut)
+    monkeypatch.setattr(profile, "capture", interrupted)
     for flow in (gate_run, sweep, startup, tokens):
-        monkeypatch.setattr(flow, "measure", cut)
+        monkeypatch.setattr(flow, "measure", interrupted)
     for flow in (gate_run, sweep, startup, tokens, profile):
         monkeypatch.setattr(flow, "preflight", lambda _plan, _out: (DOUBT,))
     return Bench(tmp_path, tiny_checkpoint).asked(fake(), fake())
