@@ -13,11 +13,11 @@ from engine.kernels import library
 from engine.kernels.skinny import TILE_ROWS, Epilogue, machine
 from engine.ops.w4a16.pack import UNIT_BYTES, UNIT_K
 
-WIDE = False
+WIDE = True
 """Whether it is taken, where it can. It passes in the CPU emulator and has not yet run on a device (README)."""
 WIDE_ARCHS, WIDE_ROWS = ("90a",), 256
 """Where it has its products, and what n must be a multiple of."""
-FROM_TOKENS, TO_TOKENS = 17, 768
+FROM_TOKENS, TO_TOKENS = 17, 256
 """From the one to the other. Fewer are streamed; for more a library is faster, unpacking included (README)."""
 MOST_PARTS = 8
 CYCLES_PER_US, BYTES_PER_US = 1700, 4.4e6
