@@ -46,7 +46,7 @@ FAMILIES = (
     ("add, norm, router, routing", r"add_norm_kernel<.*Behind\)2\b"),
     ("add, norm, quantise, b/a", r"add_norm_kernel"),
     ("argmax", r"argmax_kernel"),  # of an lm_head that is not W4A16
-    ("GDN chunks (Triton)", r"_chunk_kernel|_scan_kernel"),
+    ("GDN chunks", r"_chunk_kernel|_scan_kernel"),
     ("GDN convolution, gated norm", r"gdn_conv_kernel|gdn_gated_norm_kernel"),
     ("weights to rows", r"_rows_kernel"),
     ("SwiGLU, attention gate", r"swiglu_kernel|attention_gate_kernel"),

@@ -22,7 +22,8 @@ FROM_TOKENS, TO_TOKENS = 17, 256
 MOST_PARTS = 8
 CYCLES_PER_US, BYTES_PER_US = 1700, 4.4e6
 UNIT_CYCLES = 100
-"""Of a unit, 16 rows by 256 columns, to unpack and feed: a multiprocessor's four schedulers. Reckoned from its SASS."""
+"""Of a unit, 16 rows by 256 columns, to unpack and feed: a multiprocessor's four schedulers. Reckoned from its SASS; an
+H200 takes about three times as many (README)."""
 
 
 def takes(tokens: int, n: int, device: torch.device) -> bool:
