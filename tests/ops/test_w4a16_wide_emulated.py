@@ -49,7 +49,9 @@ def weight(n, k, generator):
 def test_planes_add_up_to_the_product(tokens, generator):
     made, x = weight(256, 768, generator), normal(tokens, 768, generator)
     planes = (
-        linear.planes(x, linear.pack_w4a16(made), linear.Scratch(0, x.device)) if tokens >= wide.FROM_TOKENS else None
+        linear.planes(x, linear.pack_w4a16(made), linear.Scratch(0, x.device))
+        if wide.FROM_TOKENS <= tokens <= wide.TO_TOKENS
+        else None
     )
     for parts in (1, 2, 3):
         out = wide.partial(x, *units(made), parts)
@@ -222,7 +224,16 @@ def test_where_it_is_taken(monkeypatch, on, arch, n, taken):
     assert wide.takes(33, n, torch.device("cpu")) is taken
 
 
-@pytest.mark.parametrize(("tokens", "taken"), [(1, False), (16, False), (17, True), (768, True), (769, False)])
+@pytest.mark.parametrize(
+    ("tokens", "taken"),
+    [
+        (1, False),
+        (wide.FROM_TOKENS - 1, False),
+        (wide.FROM_TOKENS, True),
+        (wide.TO_TOKENS, True),
+        (wide.TO_TOKENS + 1, False),
+    ],
+)
 def test_few_tokens_are_streamed(tokens, taken, generator):
     assert linear._wide(normal(tokens, 256, generator), linear.pack_w4a16(weight(256, 256, generator))) is taken
 
