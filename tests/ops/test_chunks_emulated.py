@@ -23,13 +23,14 @@ EQUAL_KEYS_ERROR = 1e-4
 """There entries of T are differences of larger ones."""
 
 
-def run(mixed, ba, rate, bias, heads, repeat, poison, swizzled=0):
+def run(mixed, ba, rate, bias, heads, repeat, poison, swizzled=0, count=None):
     tokens, channels = mixed.shape
     chunks = -(-tokens // CHUNK)
     squares = poison.empty(heads, chunks, 4, CHUNK, CHUNK, dtype=torch.bfloat16)
     factors = poison.empty(heads, chunks, 4, CHUNK, dtype=torch.float32)
     sizes = (tokens, heads, repeat, heads // repeat * DIM, channels, ba.stride(0), DIM**-0.5, swizzled)
-    emulator.build("gdn", "chunks")("engine_gdn_chunks", mixed.device, mixed, ba, rate, bias, squares, factors, *sizes)
+    tensors = (mixed, ba, rate, bias, squares, factors, count)
+    emulator.build("gdn", "chunks")("engine_gdn_chunks", mixed.device, *tensors, *sizes)
     return squares, factors
 
 
@@ -113,15 +114,15 @@ def test_tokens_behind_the_last_have_no_influence(generator, poison):
 def test_shapes_outside_the_contract_are_refused(change):
     sizes = {"tokens": 2, "heads": 2, "repeat": 2, "key_width": 128, "channels": 512, "ba_stride": 4} | change
     with pytest.raises(KernelError, match="CUDA error 1"):
-        emulator.build("gdn", "chunks")("engine_gdn_chunks", torch.device("cpu"), *[None] * 6, *sizes.values(), 1.0, 0)
+        emulator.build("gdn", "chunks")("engine_gdn_chunks", torch.device("cpu"), *[None] * 7, *sizes.values(), 1.0, 0)
 
 
-def scan(mixed, squares, factors, state, heads, repeat, poison, **build):
+def scan(mixed, squares, factors, state, heads, repeat, poison, *, count=None, slot=None, **build):
     tokens, channels = mixed.shape
     out = poison.empty(tokens, heads * DIM, dtype=torch.bfloat16)
-    sizes = (tokens, heads, repeat, heads // repeat * DIM, channels)
+    sizes = (tokens, heads, repeat, heads // repeat * DIM, channels, 0 if slot is None else state.stride(0))
     call = emulator.build("gdn", "scan", **build)
-    call("engine_gdn_scan", mixed.device, mixed, squares, factors, state, out, *sizes)
+    call("engine_gdn_scan", mixed.device, mixed, squares, factors, state, out, count, slot, *sizes)
     return out
 
 
@@ -208,7 +209,7 @@ def test_a_run_in_two_halves_is_the_run(generator, poison):
 def test_the_scan_refuses_shapes_outside_the_contract(change):
     sizes = {"tokens": 2, "heads": 2, "repeat": 2, "key_width": 128, "channels": 512} | change
     with pytest.raises(KernelError, match="CUDA error 1"):
-        emulator.build("gdn", "scan")("engine_gdn_scan", torch.device("cpu"), *[None] * 5, *sizes.values())
+        emulator.build("gdn", "scan")("engine_gdn_scan", torch.device("cpu"), *[None] * 7, *sizes.values(), 0)
 
 
 def test_the_scan_of_a_smaller_device_is_refused(poison):

@@ -54,8 +54,9 @@ def test_wide(monkeypatch, generator, output, blocks, end):
 
 
 @END
-@pytest.mark.parametrize("tokens", [1, 65, 150])
-def test_chunks_and_scan(generator, tokens, end):
+@pytest.mark.parametrize(("tokens", "count"), [(1, None), (65, None), (150, None), (150, 70)])
+def test_chunks_and_scan(generator, tokens, count, end):
+    """Of a padded run too, with the count and the last slot's number in memory."""
     key_heads, repeat = 2, 2
     heads, chunks = key_heads * repeat, -(-tokens // CHUNK)
     mixed = torch.randn(tokens, (2 * key_heads + heads) * DIM, generator=generator).bfloat16()
@@ -63,16 +64,21 @@ def test_chunks_and_scan(generator, tokens, end):
     squares = torch.empty(heads, chunks, 4, CHUNK, CHUNK, dtype=torch.bfloat16)
     factors, state = torch.empty(heads, chunks, 4, CHUNK), torch.zeros(heads, DIM, DIM)
     out = torch.empty(tokens, heads * DIM, dtype=torch.bfloat16)
+    live = slot = None
+    if count is not None:
+        live, slot = (
+            beside_edge(torch.tensor([n]).to(t), end=end) for n, t in ((count, torch.int32), (1, torch.int64))
+        )
+        state = torch.zeros(2, heads, DIM, DIM)
     mixed, ba, rate, bias, squares, factors, state, out = (
         beside_edge(t, end=end) for t in (mixed, ba, rate, bias, squares, factors, state, out)
     )
     layout = (heads, repeat, key_heads * DIM, mixed.shape[1])
 
     def run():
-        made = (mixed, ba, rate, bias, squares, factors, tokens, *layout, ba.stride(0), DIM**-0.5, 1)
+        made = (mixed, ba, rate, bias, squares, factors, live, tokens, *layout, ba.stride(0), DIM**-0.5, 1)
         emulator.build("gdn", "chunks")("engine_gdn_chunks", mixed.device, *made)
-        emulator.build("gdn", "scan")(
-            "engine_gdn_scan", mixed.device, mixed, squares, factors, state, out, tokens, *layout
-        )
+        made = (mixed, squares, factors, state, out, live, slot, tokens, *layout, state.stride(0))
+        emulator.build("gdn", "scan")("engine_gdn_scan", mixed.device, *made)
 
     assert exit_code(run) == 0

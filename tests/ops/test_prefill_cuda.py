@@ -242,6 +242,87 @@ def test_gdn_quantises_for_out_proj(cuda_generator):
     assert torch.equal(coded.view(torch.uint8), expected.view(torch.uint8))
 
 
+@pytest.fixture
+def _scanned():
+    from engine.ops.gdn.chunked import by_scan
+
+    if not by_scan(torch.device("cuda")):
+        pytest.skip("needs a Hopper GPU")
+
+
+def one(number, dtype=torch.int32):
+    return torch.tensor([number], dtype=dtype, device="cuda")
+
+
+def same(ours, theirs):
+    assert torch.equal(ours.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "count"),
+    [(128, n) for n in (1, 2, 3, 16, 17, 63, 64, 65, 127, 128)] + [(65, 1), (1024, 64), (1024, 513), (1024, 1024)],
+)
+@pytest.mark.usefixtures("_scanned", "poison")
+def test_gdn_over_a_padded_run_is_gdn_over_the_run(tokens, count, cuda_generator):
+    """To the bit, with NaN in the padding; the other slots are what they were."""
+    from engine.ops.gdn.cuda_prefill import prefill
+
+    weights, qkvz, ba, conv_state, state = gdn_inputs(tokens, cuda_generator)
+    qkvz[count:], ba[count:] = float("nan"), float("nan")
+    wanted_conv, wanted_state = conv_state.clone(), state.clone()
+    out, wanted = (
+        torch.empty(n, weights.value_heads * 128, dtype=torch.bfloat16, device="cuda") for n in (tokens, count)
+    )
+    prefill(qkvz[:count], ba[:count], wanted_conv, wanted_state, 1, weights, wanted, None)
+    prefill(qkvz, ba, conv_state, state, one(1, torch.int64), weights, out, None, one(count))
+    assert torch.isfinite(wanted).all()
+    same(out[:count], wanted)
+    same(conv_state, wanted_conv)
+    same(state, wanted_state)
+
+
+@pytest.mark.usefixtures("_scanned")
+def test_one_graph_of_gdn_for_runs_of_any_length_in_any_slot(cuda_generator):
+    """Rows behind the count are live ones of a longer run before, or of one after."""
+    from engine.ops.gdn.cuda_prefill import prefill
+
+    tokens = 192
+    weights, qkvz, ba, conv_state, state = gdn_inputs(tokens, cuda_generator)
+    wanted_conv, wanted_state = conv_state.clone(), state.clone()
+    out = torch.empty(tokens, weights.value_heads * 128, dtype=torch.bfloat16, device="cuda")
+    slot, count, stream = one(0, torch.int64), one(1), torch.cuda.Stream()
+    run = (weights, out, None, count)
+    with torch.cuda.stream(stream):
+        prefill(qkvz, ba, conv_state.clone(), state.clone(), slot, *run)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            prefill(qkvz, ba, conv_state, state, slot, *run)
+    torch.cuda.synchronize()
+    same(state, wanted_state)
+    for number, live in ((1, 192), (0, 65), (2, 64), (1, 1), (0, 3), (1, 130)):
+        slot.fill_(number), count.fill_(live)
+        graph.replay()
+        wanted = out.new_empty(live, out.shape[1])
+        prefill(qkvz[:live], ba[:live], wanted_conv, wanted_state, number, weights, wanted, None)
+        same(out[:live], wanted)
+        same(conv_state, wanted_conv)
+        same(state, wanted_state)
+
+
+@pytest.mark.usefixtures("_scanned")
+def test_triton_takes_neither_count_nor_slot(cuda_generator, monkeypatch):
+    from engine.ops.gdn import chunked
+    from engine.ops.gdn.cuda_prefill import prefill
+
+    monkeypatch.setattr(chunked, "COMPILED", False)
+    weights, qkvz, ba, conv_state, state = gdn_inputs(5, cuda_generator)
+    out = torch.empty(5, weights.value_heads * 128, dtype=torch.bfloat16, device="cuda")
+    for slot, count in ((one(1, torch.int64), None), (1, one(5))):
+        with pytest.raises(ValueError, match="for Triton's kernels"):
+            prefill(qkvz, ba, conv_state, state, slot, weights, out, None, count)
+
+
 @pytest.mark.parametrize("tokens", [1, 70])
 @pytest.mark.usefixtures("poison")
 def test_attention_gate(tokens, cuda_generator):

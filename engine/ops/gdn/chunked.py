@@ -39,6 +39,10 @@ COMPILED = True
 """Whether chunks.cu, and on Hopper scan.cu, are taken. They passed their tests on an H200 (ops/gdn/README.md)."""
 SCAN_ARCHS = ("90a",)
 """Where scan.cu has its products."""
+NO_SCAN = (
+    "gdn: found a count or a slot on the device, for Triton's kernels; expected COMPILED on sm_90a (gdn/chunked.py); "
+    "pass the slot as an int, and live rows alone"
+)
 CHUNK_TOKENS = 64
 HEAD_DIM = 128
 VALUE_TILE = 64
@@ -158,6 +162,11 @@ def _scan_kernel(  # type: ignore[no-untyped-def]
     tl.store(kept, s)
 
 
+def by_scan(device: torch.device, compiled: bool | None = None) -> bool:
+    """Whether scan.cu scans, which alone takes a count of tokens and a slot from the device. compiled: as below."""
+    return (COMPILED if compiled is None else compiled) and library.arch_of(device) in SCAN_ARCHS
+
+
 def delta_rule(
     mixed: Tensor,
     ba: Tensor,
@@ -166,6 +175,8 @@ def delta_rule(
     out: Tensor,
     *,
     compiled: bool | None = None,
+    slot: Tensor | None = None,
+    count: Tensor | None = None,
     value_tile: int = VALUE_TILE,
     chunk_warps: int = 4,
     scan_warps: int = 4,
@@ -173,9 +184,14 @@ def delta_rule(
 ) -> None:
     """mixed bf16 [tokens, C] after convolution and silu, ba [tokens, 2·Hv] (b first), state fp32 [Hv, 128, 128].
 
-    Writes out bf16 [tokens, Hv·128] and replaces the state. compiled: None for COMPILED. The rest are Triton's launch
+    Writes out bf16 [tokens, Hv·128] and replaces the state. compiled: None for COMPILED. With slot (int64 [1]) state is
+    [slots, Hv, 128, 128]; with count (int32 [1]) only so many tokens are live: of the others nothing is written, and
+    the state does not know of them. ValueError for either where `by_scan` is False. The rest are Triton's launch
     parameters.
     """
+    scanned = by_scan(mixed.device, compiled)
+    if not scanned and (slot is not None or count is not None):
+        raise ValueError(NO_SCAN)
     tokens, channels = mixed.shape
     heads, chunks = weights.value_heads, -(-tokens // CHUNK_TOKENS)
     square = (heads, chunks, 4, CHUNK_TOKENS, CHUNK_TOKENS)
@@ -184,17 +200,16 @@ def delta_rule(
     layout = (heads // weights.key_heads, weights.key_heads * HEAD_DIM, channels)
     sizes = (tokens, heads, *layout, ba.stride(0), HEAD_DIM**-0.5)
     inputs = (mixed, ba, weights.decay_rate, weights.dt_bias)
-    compiled = COMPILED if compiled is None else compiled
-    by_scan = compiled and library.arch_of(mixed.device) in SCAN_ARCHS
-    if compiled:
-        library.call("engine_gdn_chunks", mixed.device, *inputs, squares, factors, *sizes, int(by_scan))
+    if COMPILED if compiled is None else compiled:
+        library.call("engine_gdn_chunks", mixed.device, *inputs, squares, factors, count, *sizes, int(scanned))
     else:
         _chunk_kernel[(chunks, heads)](
             *inputs, squares, factors, *sizes,
             CHUNK=CHUNK_TOKENS, DIM=HEAD_DIM, PRECISION="tf32x3", num_warps=chunk_warps, num_stages=1,
         )  # fmt: skip
-    if by_scan:
-        library.call("engine_gdn_scan", mixed.device, mixed, squares, factors, state, out, tokens, heads, *layout)
+    if scanned:
+        tensors = (mixed, squares, factors, state, out, count, slot)
+        library.call("engine_gdn_scan", mixed.device, *tensors, tokens, heads, *layout, state.stride(0))
         return
     _scan_kernel[(heads, HEAD_DIM // value_tile)](
         mixed, squares, factors, state, out, tokens, chunks, heads, *layout,

@@ -37,6 +37,7 @@ struct ChunkArgs {
     bf16* squares;            // [heads][chunks][4][64][64]: T beta, high and low; q kᵀ ∘ decay, high and low. Swizzled for
                               // scan.cu: 16 bytes at piece p of row r lie at p ^ (r & swizzle), which is 7; else 0
     float* factors;           // [heads][chunks][4][64]: of k and q when read, of k when written, of the state
+    const int* count;         // [1]: so many tokens are live, and chunks of none are not made; null: all of them
     int tokens, heads, repeat, key_width, channels, ba_stride, swizzle;
     float scale;              // of queries
 };
@@ -59,7 +60,7 @@ __device__ __forceinline__ float sum_of_squares(uint4 words) {
 }
 
 // q and k of the chunk's tokens, zeros behind the last; the norm of each row.
-__device__ __forceinline__ void load_rows(const ChunkArgs& args, ChunkShared& shared, int chunk, int key_head) {
+__device__ __forceinline__ void load_rows(const ChunkArgs& args, ChunkShared& shared, int chunk, int key_head, int tokens) {
     constexpr int PIECES = HEAD_DIM / 8;   // of 16 bytes; a row's lie in 16 neighbouring lanes
     uint4 rows[2][CHUNK * PIECES / CHUNK_THREADS];
 #pragma unroll
@@ -67,7 +68,7 @@ __device__ __forceinline__ void load_rows(const ChunkArgs& args, ChunkShared& sh
         const int row = (i * CHUNK_THREADS + threadIdx.x) / PIECES, piece = threadIdx.x % PIECES, token = chunk * CHUNK + row;
         const bf16* at = args.mixed + size_t(token) * args.channels + key_head * HEAD_DIM + piece * 8;
         rows[0][i] = rows[1][i] = make_uint4(0, 0, 0, 0);
-        if (token < args.tokens) rows[0][i] = *reinterpret_cast<const uint4*>(at), rows[1][i] = *reinterpret_cast<const uint4*>(at + args.key_width);
+        if (token < tokens) rows[0][i] = *reinterpret_cast<const uint4*>(at), rows[1][i] = *reinterpret_cast<const uint4*>(at + args.key_width);
     }
 #pragma unroll
     for (int i = 0; i < CHUNK * PIECES / CHUNK_THREADS; i++) {
@@ -82,11 +83,11 @@ __device__ __forceinline__ void load_rows(const ChunkArgs& args, ChunkShared& sh
 }
 
 // Strengths, and running sums of the log decays within each half; past the end: write nothing, forget nothing.
-__device__ __forceinline__ void load_gates(const ChunkArgs& args, ChunkShared& shared, int chunk, int head) {
+__device__ __forceinline__ void load_gates(const ChunkArgs& args, ChunkShared& shared, int chunk, int head, int tokens) {
     if (threadIdx.x >= CHUNK) return;
     const int row = threadIdx.x, lane = row % 32, token = chunk * CHUNK + row;
     float beta = 0.f, log_decay = 0.f;
-    if (token < args.tokens) {
+    if (token < tokens) {
         const bf16* at = args.ba + size_t(token) * args.ba_stride + head;
         const float a = __bfloat162float(at[args.heads]) + args.bias[head];
         beta = 1.f / (1.f + __expf(-__bfloat162float(at[0])));
@@ -170,8 +171,10 @@ __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunk_kernel(const ChunkArg
     extern __shared__ __align__(128) uint8_t bytes[];
     ChunkShared& shared = *reinterpret_cast<ChunkShared*>(bytes);
     const int chunk = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    load_rows(args, shared, chunk, head / args.repeat);
-    load_gates(args, shared, chunk, head);
+    const int tokens = args.count ? *args.count : args.tokens;
+    if (chunk * CHUNK >= tokens) return;   // the scan ends before it
+    load_rows(args, shared, chunk, head / args.repeat, tokens);
+    load_gates(args, shared, chunk, head, tokens);
     __syncthreads();
 
     const size_t place = size_t(head) * gridDim.x + chunk;
@@ -249,12 +252,13 @@ __global__ void __launch_bounds__(CHUNK_THREADS) gdn_chunk_kernel(const ChunkArg
 }  // namespace engine
 
 // repeat: value heads of a key head; key_width: channels of all queries; strides in elements; swizzled: for engine_gdn_scan, not
-// for Triton's scan. Head dimension 128.
+// for Triton's scan. Head dimension 128. count: null, or [1] on the device, 1 to tokens: only so many rows are live. Squares and
+// factors are laid out for all `tokens` all the same; of chunks without a live row none are written.
 extern "C" int engine_gdn_chunks(const void* mixed, const void* ba, const float* rate, const float* bias, void* squares, float* factors,
-                                 int tokens, int heads, int repeat, int key_width, int channels, int ba_stride, float scale, int swizzled, void* stream) {
+                                 const int* count, int tokens, int heads, int repeat, int key_width, int channels, int ba_stride, float scale, int swizzled, void* stream) {
     using namespace engine;
     if (tokens < 1 || heads < 1 || repeat < 1 || heads % repeat || channels % 8 || key_width != heads / repeat * HEAD_DIM) return cudaErrorInvalidValue;
     const ChunkArgs args{static_cast<const bf16*>(mixed), static_cast<const bf16*>(ba), rate, bias, static_cast<bf16*>(squares), factors,
-                         tokens, heads, repeat, key_width, channels, ba_stride, swizzled ? 7 : 0, scale};
+                         count, tokens, heads, repeat, key_width, channels, ba_stride, swizzled ? 7 : 0, scale};
     return launch(gdn_chunk_kernel, dim3((tokens + CHUNK - 1) / CHUNK, heads), CHUNK_THREADS, sizeof(ChunkShared), false, stream, args);
 }

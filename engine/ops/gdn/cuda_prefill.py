@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engine.kernels import library
 from engine.ops.gdn import GdnWeights
-from engine.ops.gdn.chunked import HEAD_DIM, delta_rule
+from engine.ops.gdn.chunked import HEAD_DIM, NO_SCAN, by_scan, delta_rule
 
 
 def prefill(
@@ -18,14 +18,19 @@ def prefill(
     ba: Tensor,
     conv_state: Tensor,
     state: Tensor,
-    slot: int,
+    slot: int | Tensor,
     weights: GdnWeights,
     out: Tensor,
     input_scale: Tensor | None,
+    count: Tensor | None = None,
 ) -> None:
     """qkvz bf16 [tokens, C + Hv·128], ba bf16 [tokens, 2·Hv] (b first), the caches as in engine.ops.gdn.
 
     Writes out [tokens, Hv·128], rows contiguous: e4m3 with input_scale (fp32 []), else bf16.
+
+    For a CUDA graph of a padded run, both on the device: slot int64 [1], and count int32 [1], of 1 to tokens: only so
+    many rows are live. The others may hold anything, NaN too, and their rows of out then do; the caches do not know of
+    them. ValueError for other dtypes and shapes, and for either where scan.cu does not scan (`chunked.by_scan`).
     """
     tokens, heads = qkvz.shape[0], weights.value_heads
     channels = (2 * weights.key_heads + heads) * HEAD_DIM
@@ -37,12 +42,28 @@ def prefill(
             f"gdn: found qkvz {list(qkvz.shape)}, ba {list(ba.shape)}; "
             f"expected {[tokens, channels + heads * HEAD_DIM]}, {[tokens, 2 * heads]}"
         )
-    device, stride = qkvz.device, qkvz.stride(0)
+    device, stride, where = qkvz.device, qkvz.stride(0), None
+    if isinstance(slot, Tensor):
+        where = _one("slot", slot, torch.int64, device)
+    else:
+        conv_state, state = conv_state[slot], state[slot]
+    if count is not None:
+        _one("count", count, torch.int32, device)
+    if (where is not None or count is not None) and not by_scan(device):  # before anything is written
+        raise ValueError(NO_SCAN)
     mixed = torch.empty(tokens, channels, dtype=torch.bfloat16, device=device)
-    library.call("engine_gdn_conv", device, qkvz, weights.conv, conv_state[slot], mixed, tokens, channels, stride)
+    tensors = (qkvz, weights.conv, conv_state, mixed, count, where)
+    library.call("engine_gdn_conv", device, *tensors, tokens, channels, stride, conv_state.stride(0))
     o = torch.empty(tokens, heads * HEAD_DIM, dtype=torch.bfloat16, device=device)
-    delta_rule(mixed, ba, state[slot], weights, o)
+    delta_rule(mixed, ba, state, weights, o, slot=where, count=count)
     z = qkvz[:, channels:]
     library.call(
         "engine_gdn_gated_norm", device, o, z, weights.norm, input_scale, out, tokens, heads, stride, weights.eps
     )
+
+
+def _one(name: str, tensor: Tensor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    if tensor.dtype != dtype or tensor.shape != (1,) or tensor.device != device:
+        found = f"{name} {tensor.dtype} {list(tensor.shape)} on {tensor.device}"
+        raise ValueError(f"gdn: found {found}; expected {dtype} [1] on {device}")
+    return tensor

@@ -5,6 +5,8 @@
 // Bytes per token: 4 * C for the convolution, 3 * 2 * Hv * 128 for the norm; one pass each. A thread of the convolution
 // owns two channels of a tile of tokens and slides a window over them; the thread of the first tile also reads and then
 // replaces the slot's kept inputs, so that nobody else touches them.
+//
+// How many of the tokens are live, and which slot is theirs, may lie in device memory: a CUDA graph of a padded prompt.
 #include "../../kernels/launch.cuh"
 #include "../../kernels/math.cuh"
 
@@ -19,19 +21,22 @@ constexpr int TAPS_KEPT = 3;
 struct ConvArgs {
     const bf16* raw;       // [tokens][stride], the first C columns
     const float4* conv;    // [C]: taps, the current token's last
-    bf16* kept;            // [C][3] of the slot, oldest first
+    bf16* kept;            // [C][3] of the slot, oldest first; with `slot` the first slot's
     bf16* mixed;           // [tokens][C]
-    int tokens, channels, stride;
+    const int* count;      // [1]: so many tokens are live, of the others nothing is written; null: all of them
+    const int64_t* slot;   // [1]: in `kept`, whose slots are slot_stride apart; null: kept is the slot's own
+    int tokens, channels, stride, slot_stride;
 };
 
 __global__ void __launch_bounds__(THREADS) gdn_conv_kernel(const ConvArgs args) {
     const int channel = (blockIdx.x * THREADS + threadIdx.x) * 2;
     if (channel >= args.channels) return;
-    const int begin = blockIdx.y * TILE_TOKENS, end = min(begin + TILE_TOKENS, args.tokens);
+    const int tokens = args.count ? *args.count : args.tokens;
+    const int begin = blockIdx.y * TILE_TOKENS, end = min(begin + TILE_TOKENS, tokens);
     const float4 taps[2] = {args.conv[channel], args.conv[channel + 1]};
     const uint32_t* raw = reinterpret_cast<const uint32_t*>(args.raw + channel);
     const size_t row = args.stride / 2;
-    bf16* kept = args.kept + channel * TAPS_KEPT;
+    bf16* kept = args.kept + (args.slot ? *args.slot * args.slot_stride : 0) + channel * TAPS_KEPT;
     float2 window[4];
 #pragma unroll
     for (int i = 0; i < TAPS_KEPT; i++) {
@@ -44,7 +49,7 @@ __global__ void __launch_bounds__(THREADS) gdn_conv_kernel(const ConvArgs args) 
         float2 last[TAPS_KEPT];
 #pragma unroll
         for (int i = 0; i < TAPS_KEPT; i++) {
-            const int token = args.tokens - TAPS_KEPT + i;
+            const int token = tokens - TAPS_KEPT + i;
             last[i] = token >= 0 ? unpack_bf16(raw[token * row])
                                  : make_float2(__bfloat162float(kept[TAPS_KEPT + token]), __bfloat162float(kept[2 * TAPS_KEPT + token]));
         }
@@ -100,13 +105,15 @@ __global__ void __launch_bounds__(THREADS) gdn_gated_norm_kernel(const GatedNorm
 }  // namespace engine
 
 // raw: the first of `tokens` rows, `stride` elements apart, q | k | v first. kept: the slot's [channels][3], replaced.
-// channels and stride even. cudaErrorInvalidValue otherwise.
-extern "C" int engine_gdn_conv(const void* raw, const float* conv, void* kept, void* mixed, int tokens, int channels, int stride,
-                               void* stream) {
+// channels and stride even. count: null, or [1] on the device, 1 to tokens: only so many rows are live. slot: null, or [1] on
+// the device: kept is then of slot 0, and slots are slot_stride elements apart. cudaErrorInvalidValue otherwise.
+extern "C" int engine_gdn_conv(const void* raw, const float* conv, void* kept, void* mixed, const int* count, const int64_t* slot,
+                               int tokens, int channels, int stride, int slot_stride, void* stream) {
     using namespace engine;
     if (tokens < 1 || channels < 2 || channels % 2 || stride < channels || stride % 2) return cudaErrorInvalidValue;
+    if (slot && slot_stride < channels * TAPS_KEPT) return cudaErrorInvalidValue;
     const ConvArgs args{static_cast<const bf16*>(raw), reinterpret_cast<const float4*>(conv), static_cast<bf16*>(kept),
-                        static_cast<bf16*>(mixed), tokens, channels, stride};
+                        static_cast<bf16*>(mixed), count, slot, tokens, channels, stride, slot_stride};
     const dim3 grid((channels / 2 + THREADS - 1) / THREADS, (tokens + TILE_TOKENS - 1) / TILE_TOKENS);
     return launch(gdn_conv_kernel, grid, THREADS, 0, false, stream, args);
 }

@@ -38,17 +38,19 @@ struct ScanArgs {
     const bf16* mixed;        // [tokens][channels]: q, k, v behind each other
     const bf16* squares;      // [heads][chunks][4][64][64], swizzled, of chunks.cu
     const float* factors;     // [heads][chunks][4][64]
-    float* state;             // [heads][128 values][128]
+    float* state;             // [heads][128 values][128] of the slot; with `slot` the first slot's
     bf16* out;                // [tokens][heads * 128]
-    int tokens, chunks, heads, repeat, key_width, channels;
+    const int* count;         // [1]: so many tokens are live, of the others nothing is written; null: all of them
+    const int64_t* slot;      // [1]: in `state`, whose slots are slot_stride apart; null: state is the slot's own
+    int tokens, chunks, heads, repeat, key_width, channels, slot_stride;   // chunks: of `tokens`, as squares and factors lie
 };
 
 // The warp that brings chunks. A stage is there when its bytes and the 16-byte copies of all lanes are.
-__device__ __forceinline__ void bring(const ScanArgs& args, uint8_t* stages, uint64_t* full, uint64_t* empty, int head, int first, int lane) {
+__device__ __forceinline__ void bring(const ScanArgs& args, uint8_t* stages, uint64_t* full, uint64_t* empty, int head, int first, int lane, int tokens, int chunks) {
     const bf16* queries = args.mixed + head / args.repeat * HEAD_DIM;
     const bf16* values = args.mixed + 2 * args.key_width + head * HEAD_DIM + first;
     const uint64_t policy = evict_first_policy();
-    for (int chunk = 0; chunk < args.chunks; chunk++) {
+    for (int chunk = 0; chunk < chunks; chunk++) {
         const int stage = chunk % SCAN_STAGES;
         uint8_t* at = stages + stage * SCAN_STAGE_BYTES;
         barrier_wait(empty + stage, chunk / SCAN_STAGES % 2 ^ 1);
@@ -61,7 +63,7 @@ __device__ __forceinline__ void bring(const ScanArgs& args, uint8_t* stages, uin
 #pragma unroll 2
         for (int row = 0; row < CHUNK; row += 2) {   // lanes 0-15 one token, 16-31 the next; 16 pieces of its 128 dimensions
             const int token = row + lane / 16, piece = lane % 16;
-            const bool there = chunk * CHUNK + token < args.tokens;
+            const bool there = chunk * CHUNK + token < tokens;
             const bf16* from = queries + size_t(there ? chunk * CHUNK + token : 0) * args.channels + piece * 8;
             uint8_t* to = at + piece / 8 * PANEL_BYTES + token * 128 + ((piece % 8 ^ token % 8) << 4);
             async_load16_or_zeros(to + Q_AT, from, there);
@@ -70,14 +72,14 @@ __device__ __forceinline__ void bring(const ScanArgs& args, uint8_t* stages, uin
 #pragma unroll 2
         for (int row = 0; row < CHUNK; row += 4) {   // eight pieces of a token's 64 values
             const int token = row + lane / 8, piece = lane % 8;
-            const bool there = chunk * CHUNK + token < args.tokens;
+            const bool there = chunk * CHUNK + token < tokens;
             const bf16* from = values + size_t(there ? chunk * CHUNK + token : 0) * args.channels + piece * 8;
             async_load16_or_zeros(at + V_AT + (token * V_ROW + piece * 8) * 2, from, there);
         }
         async_arrive(full + stage);
     }
     for (int i = 0; i < SCAN_STAGES; i++) {   // all has landed
-        const int chunk = args.chunks + i;
+        const int chunk = chunks + i;
         barrier_wait(empty + chunk % SCAN_STAGES, chunk / SCAN_STAGES % 2 ^ 1);
     }
 }
@@ -93,6 +95,7 @@ __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_scan_kernel(const ScanArg
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int head = blockIdx.x, first = blockIdx.y * VALUES;
+    const int tokens = args.count ? *args.count : args.tokens, chunks = (tokens + CHUNK - 1) / CHUNK;   // live ones
     uint64_t* full = reinterpret_cast<uint64_t*>(shared + SCAN_STAGES * SCAN_STAGE_BYTES);
     uint64_t* empty = full + SCAN_STAGES;
     if (threadIdx.x == 0) {
@@ -101,20 +104,20 @@ __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_scan_kernel(const ScanArg
     }
     __syncthreads();
     if (warp == SCAN_WARPS) {
-        bring(args, shared, full, empty, head, first, lane);
+        bring(args, shared, full, empty, head, first, lane, tokens, chunks);
         return;
     }
 
     // s[n]: values 16 warp + g and + 8, dimensions 8 n + 2 t and the next. The same for tokens in place of dimensions below.
     float s[16][4];
-    float* kept = args.state + (size_t(head) * HEAD_DIM + first + warp * 16 + g) * HEAD_DIM + 2 * t;
+    float* kept = args.state + (args.slot ? *args.slot * args.slot_stride : 0) + (size_t(head) * HEAD_DIM + first + warp * 16 + g) * HEAD_DIM + 2 * t;
 #pragma unroll
     for (int n = 0; n < 16; n++) {
         const float2 upper = *reinterpret_cast<const float2*>(kept + n * 8), lower = *reinterpret_cast<const float2*>(kept + 8 * HEAD_DIM + n * 8);
         s[n][0] = upper.x, s[n][1] = upper.y, s[n][2] = lower.x, s[n][3] = lower.y;
     }
 #pragma unroll 1
-    for (int chunk = 0; chunk < args.chunks; chunk++) {
+    for (int chunk = 0; chunk < chunks; chunk++) {
         const int stage = chunk % SCAN_STAGES;
         const uint8_t* at = shared + stage * SCAN_STAGE_BYTES;
         const float* factors = reinterpret_cast<const float*>(at + FACTORS_AT);
@@ -206,7 +209,7 @@ __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_scan_kernel(const ScanArg
                 const float now = o[n][side * 2], next = o[n][side * 2 + 1];
                 const float traded = __shfl_xor_sync(~0u, g % 2 ? now : next, 4);
                 const uint32_t pair = g % 2 ? pack_bf16(traded, next) : pack_bf16(now, traded);
-                if (token < args.tokens) *reinterpret_cast<uint32_t*>(row + side * 8) = pair;
+                if (token < tokens) *reinterpret_cast<uint32_t*>(row + side * 8) = pair;
             }
         }
     }
@@ -229,12 +232,16 @@ cudaError_t launch_scan(const ScanArgs& args, void* stream) {
 }  // namespace
 }  // namespace engine
 
-// squares, factors: of engine_gdn_chunks, swizzled. state: the slot's. On sm_90a; elsewhere cudaErrorInvalidConfiguration.
-extern "C" int engine_gdn_scan(const void* mixed, const void* squares, const float* factors, float* state, void* out, int tokens,
-                               int heads, int repeat, int key_width, int channels, void* stream) {
+// squares, factors: of engine_gdn_chunks with the same count and tokens, swizzled. state: the slot's. slot: null, or [1] on the
+// device: state is then of slot 0, and slots are slot_stride elements apart, an even number. On sm_90a; elsewhere
+// cudaErrorInvalidConfiguration.
+extern "C" int engine_gdn_scan(const void* mixed, const void* squares, const float* factors, float* state, void* out, const int* count,
+                               const int64_t* slot, int tokens, int heads, int repeat, int key_width, int channels, int slot_stride,
+                               void* stream) {
     using namespace engine;
     if (tokens < 1 || heads < 1 || repeat < 1 || heads % repeat || channels % 8 || key_width != heads / repeat * HEAD_DIM) return cudaErrorInvalidValue;
+    if (slot && (slot_stride < heads * HEAD_DIM * HEAD_DIM || slot_stride % 2)) return cudaErrorInvalidValue;
     const ScanArgs args{static_cast<const bf16*>(mixed), static_cast<const bf16*>(squares), factors, state, static_cast<bf16*>(out),
-                        tokens, (tokens + CHUNK - 1) / CHUNK, heads, repeat, key_width, channels};
+                        count, slot, tokens, (tokens + CHUNK - 1) / CHUNK, heads, repeat, key_width, channels, slot_stride};
     return launch_scan<SCAN_FITS>(args, stream);
 }
