@@ -2,13 +2,13 @@
 // ops/moe/wide.cu and ops/w4a16/wide.cu share: a block's shared memory, its weights' rings, x on its way, the product.
 //
 // A task of a block is 256 or 128 rows of a matrix, up to PAIRS tokens (rows of x), and a run of columns. Two warpgroups multiply,
-// each two tiles of 64 rows in turn, or one; a third one gathers x. Weights go from a warp's private ring to registers, where they become bf16, and
+// each two tiles of 64 rows at a time, or one; a third one gathers x. Weights go from a warp's private ring to registers, where they become bf16, and
 // from there straight into the product as its A operand: its layout is mma.sync's, so that units serve both. x is B, read by the
 // product itself from shared memory: no instruction of a warp loads it, and a weight is unpacked once for PAIRS tokens.
 //
 //        columns ->     0..255   256..511 ...      x of PAIRS tokens in X_STAGES stages, swizzled as the product reads it
-//   warps 0-3  64 rows  unit     unit              part of 64 columns of a tile: unpacked into one set of registers while
-//              64 rows  unit     unit              products of the one before read the other
+//   warps 0-3  64 rows  unit     unit              part of 64 columns: unpacked into one set of registers while the
+//              64 rows  unit     unit              products of the part before read the other
 //   warps 4-7  128 rows more
 //   warps 8-11 gather x
 //
@@ -144,12 +144,13 @@ struct WideX {
 
 // sums[tile][group] += the warpgroup's tiles, `columns` columns of 256, for GROUPS groups of eight tokens.
 //
-// A tile's part is unpacked into one set of registers while the products of the tile or part before read the other, also from one
-// column to the next: both warpgroups take the same columns at the same time, so that neither has work for the other's gap. With all
-// products awaited at a column's end an H200 took 2,200 cycles a column of one tile and 32 tokens, where 810 are issued.
+// A part is unpacked into one set of registers while the products of the part before read the other. With one tile that goes on from
+// one column to the next. Two tiles have no registers for it, and ptxas would serialise all products (C7512): a column's are awaited
+// at its end. Rejected: two tiles in turn, each a part of its own, which fits: an H200 took 10 % longer over 128 tokens.
 template <class W, int GROUPS, class Ring>
 __device__ __forceinline__ void multiply_wide(Ring& ring, Turn& turn, WideX<W>& x, int columns, int lane, typename W::Sums& sums) {
-    uint32_t a[2][STEPS][4];
+    constexpr bool ACROSS = W::TILES == 1;
+    uint32_t a[2][W::TILES][STEPS][4];
 #pragma unroll 1
     for (int column = 0; column < columns; column++) {
         barrier_wait(ring.full + turn.stage, turn.parity);
@@ -157,37 +158,52 @@ __device__ __forceinline__ void multiply_wide(Ring& ring, Turn& turn, WideX<W>& 
         uint2 scales[W::TILES];
 #pragma unroll
         for (int t = 0; t < W::TILES; t++) scales[t] = reinterpret_cast<const uint2*>(units + t * W4A16::UNIT_BYTES + 2048)[lane];
+        auto await_x = [&] {
+            barrier_wait(x.full + x.turn.stage, x.turn.parity);
+            wgmma_sees_shared();
+        };
+        if (!ACROSS) await_x();
         const uint8_t* tokens = x.stages + x.turn.stage * W::X_BYTES;
 #pragma unroll
-        for (int part = 0; part < PARTS; part++)
+        for (int part = 0; part < PARTS; part++) {
+            uint32_t(&own)[W::TILES][STEPS][4] = a[part % 2];
 #pragma unroll
             for (int t = 0; t < W::TILES; t++) {
-                uint32_t(&own)[STEPS][4] = a[(part * W::TILES + t) % 2];
                 const uint4 codes = reinterpret_cast<const uint4*>(units + t * W4A16::UNIT_BYTES)[part * 32 + lane];
                 const uint32_t pair = part < 2 ? scales[t].x : scales[t].y;
                 const uint32_t low = W4A16::scale(pair, part % 2 * 2), high = W4A16::scale(pair, part % 2 * 2 + 1);
-                W4A16::operand(codes.x, low, high, own[0]);
-                W4A16::operand(codes.y, low, high, own[1]);
-                W4A16::operand(codes.z, low, high, own[2]);
-                W4A16::operand(codes.w, low, high, own[3]);
-                const bool first = part == 0 && t == 0;
-                if (first) {   // unpacking does not need x
-                    barrier_wait(x.full + x.turn.stage, x.turn.parity);
-                    wgmma_sees_shared();
-                }
-#pragma unroll
-                for (int step = 0; step < STEPS; step++) wgmma_operands(own[step]);
-                wgmma_fence();
-#pragma unroll
-                for (int step = 0; step < STEPS; step++) wgmma_bf16<GROUPS>(sums[t], own[step], swizzled_rows(tokens + part * W::PART_BYTES, step));
-                wgmma_commit();
-                wgmma_wait<1>();   // of the ones before: their registers are free
-                if (first && column > 0) x.give_back(lane);   // of the column before, whose last products those were
+                W4A16::operand(codes.x, low, high, own[t][0]);
+                W4A16::operand(codes.y, low, high, own[t][1]);
+                W4A16::operand(codes.z, low, high, own[t][2]);
+                W4A16::operand(codes.w, low, high, own[t][3]);
             }
-        __syncwarp();   // every lane has read the stage before it is given back
-        if (lane == 0) ring.fetch(turn.stage);
+            if (ACROSS && part == 0) await_x();   // unpacking does not need it; two tiles would spill
+#pragma unroll
+            for (int t = 0; t < W::TILES; t++)
+#pragma unroll
+                for (int step = 0; step < STEPS; step++) wgmma_operands(own[t][step]);
+            wgmma_fence();
+#pragma unroll
+            for (int step = 0; step < STEPS; step++)
+#pragma unroll
+                for (int t = 0; t < W::TILES; t++) wgmma_bf16<GROUPS>(sums[t], own[t][step], swizzled_rows(tokens + part * W::PART_BYTES, step));
+            wgmma_commit();
+            if (ACROSS || part < PARTS - 1) wgmma_wait<1>();   // of the part before: its registers are free
+            else wgmma_wait<0>();
+            if (ACROSS && part == 0 && column > 0) x.give_back(lane);   // of the column before, whose last products those were
+        }
+        if (!ACROSS) {
+#pragma unroll
+            for (int t = 0; t < W::TILES; t++) wgmma_sums(sums[t]);
+        }
+        __syncwarp();   // every lane has read the stages before they are given back
+        if (lane == 0) {
+            if (!ACROSS) barrier_arrive(x.empty + x.turn.stage);
+            ring.fetch(turn.stage);
+        }
         turn.advance(W::DEPTH), x.turn.advance(W::X_STAGES);
     }
+    if (!ACROSS) return;
     wgmma_wait<0>();
 #pragma unroll
     for (int t = 0; t < W::TILES; t++) wgmma_sums(sums[t]);

@@ -116,10 +116,14 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) w4a16_wide_kernel(const Wi
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
         const int first = tasks.token(task), end = min(first + tasks.tokens, args.m), columns = tasks.columns(task), tile = tasks.tile(task, warp);
         typename W::Sums sums = {};
-        // Most squares are more than half full. Each instruction more is one more copy of the product: of five ptxas serialised all.
-        constexpr int LESS = W::GROUPS % 8 ? W::GROUPS : W::GROUPS * 3 / 4;
-        if (LESS < W::GROUPS && end - first <= LESS * TOKENS) multiply_wide<W, LESS>(ring, turn, x, columns, lane, sums);
-        else multiply_wide<W, W::GROUPS>(ring, turn, x, columns, lane, sums);
+        constexpr int GROUPS = W::GROUPS, QUARTER = GROUPS / 4;   // of the instructions: as many tokens as the square has, or nearly
+        if constexpr (QUARTER < 2) multiply_wide<W, GROUPS>(ring, turn, x, columns, lane, sums);
+        else switch ((end - first + QUARTER * TOKENS - 1) / (QUARTER * TOKENS)) {
+            case 1: multiply_wide<W, QUARTER>(ring, turn, x, columns, lane, sums); break;
+            case 2: multiply_wide<W, 2 * QUARTER>(ring, turn, x, columns, lane, sums); break;
+            case 3: multiply_wide<W, 3 * QUARTER>(ring, turn, x, columns, lane, sums); break;
+            default: multiply_wide<W, GROUPS>(ring, turn, x, columns, lane, sums);
+        }
         // Behind the product, which leaves no registers for them; the ring has brought them into the L2.
         float2 scales[W::TILES];
 #pragma unroll
