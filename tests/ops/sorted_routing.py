@@ -8,11 +8,11 @@ from torch import Tensor
 from engine.ops.moe import cuda, route
 
 
-def routing_by_sort(logits: Tensor, top_k: int) -> cuda.Routing:
-    """What `cuda.routing` leaves, by torch."""
+def routing_by_sort(logits: Tensor, top_k: int, *, of_many: bool = False) -> cuda.Routing:
+    """What `cuda.routing` leaves, by torch; of_many: what `cuda.routing_of_many` does, for however few tokens."""
     tokens, experts = logits.shape[0], logits.shape[1] - 1
     slots, device = top_k + 1, logits.device
-    most = cuda.ENTRY_PAIRS if tokens <= cuda.MAX_ROUTED else cuda.MANY_PAIRS
+    most = cuda.ENTRY_PAIRS if tokens <= cuda.MAX_ROUTED and not of_many else cuda.MANY_PAIRS
     weights, ids = route(logits[:, :experts], top_k)
     shared = logits[:, experts:].float().sigmoid()
     by_pair = torch.cat((ids, torch.full((tokens, 1), experts, device=device)), 1).flatten()

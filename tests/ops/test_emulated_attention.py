@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from engine.kernels import library
 from engine.kernels.library import KernelError
 from engine.ops.attention import cuda
 from engine.ops.linear.quantize import quantize_per_tensor
+from engine.ops.rope.cuda import qk_norm_rope
 from tests.ops import attention_rows, emulator
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
@@ -78,6 +80,26 @@ def test_the_cache_is_what_the_separate_launch_writes(heads, kv_heads, kv, split
     rows.separately(separate)
     for made, wanted in zip(caches, separate, strict=True):
         assert torch.equal(made.view(torch.uint8), wanted.view(torch.uint8))
+
+
+@pytest.mark.parametrize("kv", KV, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads"), HEADS)
+def test_a_row_of_padding_is_not_written(heads, kv_heads, kv, generator):
+    """Its slot is below 0; what lies before the caches, where it would go, stays as it is."""
+    rows = attention_rows.make((1, 7, 30, 2), heads, kv_heads, kv, generator)
+    caches = [F.pad(c.view(torch.uint8), (0,) * 6 + (1, 0), value=0x55) for c in rows.caches()]
+    wanted, made = ([c.clone() for c in caches] for _ in range(2))
+    each, positions, slots = torch.tensor([0, 1, 1, 2, 3, 0]), rows.lengths - 1, torch.tensor([5, 0, -1, 33, 17, -3])
+    q, padded_q = (
+        qk_norm_rope(rows.qkv[of], *rows.constants, positions[of], where, *(c[1:].view(kv) for c in into), rows.scales)
+        for of, where, into in ((torch.arange(4), slots[slots >= 0], wanted), (each, slots, made))
+    )
+    assert torch.equal(padded_q[[0, 1, 3, 4]], q)
+    for ours, theirs, before in zip(made, wanted, caches, strict=True):
+        assert torch.equal(ours, theirs)
+        written = (ours != before)[1:].flatten(0, 1).flatten(1).any(1)
+        assert written.nonzero().flatten().tolist() == [0, 5, 17, 33]
+        assert torch.equal(ours[0], before[0])
 
 
 @pytest.mark.parametrize("kv", KV, ids=str)

@@ -13,12 +13,12 @@ from engine.kernels import library
 from engine.kernels.library import KernelError
 from engine.ops.gdn import GdnWeights
 from tests.ops import emulator
+from tests.ops.padded import NAN, one, same
 from tests.ops.test_chunks_emulated import CHUNK, DIM, gates, run, scan
 
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
 
 CPU = torch.device("cpu")
-NAN = float("nan")
 SLOTS = 3
 RUNS = [(1, 1), (48, 1), (48, 2), (48, 3), (48, 16), (64, 33), (64, 63), (64, 64), (150, 1), (150, 3)]
 RUNS += [(150, 63), (150, 64), (150, 65), (150, 128), (150, 129), (150, 150)]
@@ -46,10 +46,6 @@ def ops(monkeypatch):
     return SimpleNamespace(chunked=chunked, prefill=prefill.prefill)
 
 
-def one(number, dtype=torch.int32):
-    return torch.tensor([number], dtype=dtype)
-
-
 def inputs(tokens, count, generator, key_heads=1, heads=2):
     """Rows behind `count` are NaN."""
 
@@ -62,10 +58,6 @@ def inputs(tokens, count, generator, key_heads=1, heads=2):
     qkvz, ba = randn(tokens, channels + heads * DIM).bfloat16(), randn(tokens, 2 * heads).bfloat16()
     qkvz[count:], ba[count:] = NAN, NAN
     return weights, qkvz, ba, randn(SLOTS, channels, 3).bfloat16(), randn(SLOTS, heads, DIM, DIM) * 0.1
-
-
-def same(ours, theirs):
-    assert torch.equal(ours.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
 
 
 def outputs(qkvz, weights, input_scale):

@@ -22,6 +22,7 @@ from tests.ops.moe_products import (
     swiglu_error,
     weighted_error,
 )
+from tests.ops.padded import NAN, behind, by_launches, check_routing, one, same
 from tests.ops.poison import relative_error
 from tests.ops.test_moe_grouping import KINDS, SUBTLE, check, logits_for
 
@@ -30,6 +31,8 @@ pytestmark = pytest.mark.gpu
 EXPERTS = 32
 SIZES = [1, 2, 8, 9, 17, 32, 33, 100, 257]
 WIDE_SIZES = [17, 32, 33, 64, 100, 257, 700]
+PADDED = [(33, 1), (64, 2), (64, 33), (128, 3), (128, 63), (128, 64), (128, 65), (128, 128), (1024, 513), (1024, 1000)]
+"""Rows, live ones."""
 
 
 @pytest.fixture
@@ -55,6 +58,73 @@ def test_routing(kind, tokens, experts, top_k):
 def test_routing_of_many(tokens):
     logits = logits_for("random", tokens, 256, seed=tokens)
     check(cuda.routing(logits.cuda(), 8), logits, 8)
+
+
+@pytest.mark.parametrize("kind", KINDS + SUBTLE)
+@pytest.mark.parametrize("padding", [NAN, 0.0])
+@pytest.mark.parametrize(("tokens", "count"), PADDED)
+@pytest.mark.usefixtures("poison")
+def test_padded_routing_is_the_routing(kind, padding, tokens, count):
+    logits = logits_for(kind, count, 256, seed=tokens + count).cuda()
+    wanted = cuda.routing_of_many(logits, 8)
+    check_routing(cuda.routing(behind(logits, tokens, padding), 8, count=one(count, device="cuda")), wanted, count)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize(("tokens", "count"), PADDED)
+@pytest.mark.usefixtures("poison")
+def test_the_norm_behind_a_padded_feed_forward(tokens, count, wide, cuda_generator, monkeypatch):
+    """To the bit as without padding. 32 rows and fewer would go another way then: as with live rows in its place."""
+    monkeypatch.setattr(cuda, "WIDE", wide)
+    monkeypatch.setattr(cuda, "WIDE_TOKENS", 33)
+    gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((256, 512), (256, 512), (512, 256)))
+    experts, logits = (pack_gate_up(gate, up), pack(down)), logits_for("random", tokens, EXPERTS, tokens).cuda()
+    x, residual = normal(tokens, 512, cuda_generator), normal(tokens, 512, cuda_generator)
+    scale = torch.ones(512, device="cuda")
+    plain = [t[:count] for t in (x, residual, logits)] if count > cuda.MAX_ROUTED else [x, residual, logits]
+    wanted = by_launches(*plain, scale, *experts)
+    given = [behind(t[:count], tokens, NAN) for t in (x, residual, logits)]
+    made = by_launches(*given, scale, *experts, one(count, device="cuda"))
+    for name in ("residual", "out"):
+        assert torch.isfinite(getattr(wanted, name)[:count]).all()
+        same(getattr(made, name)[:count], getattr(wanted, name)[:count])
+
+
+def test_one_graph_of_the_mixture_for_any_number_of_rows(cuda_generator):
+    tokens, count, stream = 256, one(256, device="cuda"), torch.cuda.Stream()
+    gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((256, 512), (256, 512), (512, 256)))
+    experts, logits = (pack_gate_up(gate, up), pack(down)), logits_for("random", tokens, EXPERTS, 8).cuda()
+    x, residual = normal(tokens, 512, cuda_generator), normal(tokens, 512, cuda_generator)
+    scale = torch.ones(512, device="cuda")
+    wanted, kept_x, kept_logits = by_launches(x, residual, logits, scale, *experts), x.clone(), logits.clone()
+    with torch.cuda.stream(stream):
+        by_launches(x, residual, logits, scale, *experts, count, dependent=True)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            made = [by_launches(x, residual, logits, scale, *experts, count, dependent=True) for _ in range(10)]
+    for live in (256, 1, 33, 64, 65, 255, 3):
+        count.fill_(live)
+        logits[live:], x[live:] = NAN, NAN
+        graph.replay()
+        for normed in made:
+            same(normed.out[:live], wanted.out[:live])
+        logits[:], x[:] = kept_logits, kept_x
+
+
+@pytest.mark.parametrize("count", [33, 5000, cuda_prefill.LIBRARY_TOKENS])
+@pytest.mark.usefixtures("poison")
+def test_a_large_padded_step_s_feed_forward(count, cuda_generator):
+    """By a library, whose groups then end before its rows do."""
+    tokens = cuda_prefill.LIBRARY_TOKENS
+    gate, up, down = (stack(EXPERTS, n, k, cuda_generator) for n, k in ((256, 512), (256, 512), (512, 256)))
+    experts, logits = (pack_gate_up(gate, up), pack(down)), logits_for("random", count, EXPERTS, 9).cuda()
+    x = normal(count, 512, cuda_generator)
+    wanted = cuda_prefill.feed_forward(x, *experts, cuda.routing(logits, TOP_K))
+    how = cuda.routing(behind(logits, tokens, NAN), TOP_K, count=one(count, device="cuda"))
+    made = cuda_prefill.feed_forward(behind(x, tokens, NAN), *experts, how)
+    assert torch.isfinite(wanted).all()
+    same(made[:, :count], wanted)
 
 
 @pytest.mark.parametrize("kind", ROUTES)

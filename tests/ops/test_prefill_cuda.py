@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from engine.kernels import library
-from engine.ops import attention, gdn
+from engine.ops import attention, gdn, rope
 from engine.ops.attention import cuda_prefill as attention_prefill
 from engine.ops.gdn import GdnWeights
 from engine.ops.linear import cuda
 from engine.ops.linear.quantize import quantize_per_token
+from engine.ops.rope.cuda import qk_norm_rope
 from engine.ops.w4a16 import wide
 from engine.weights.types import Fp8Weight, Nvfp4Weight
+from tests.ops import padded
+from tests.ops.padded import same
 from tests.ops.poison import relative_error
 
 pytestmark = pytest.mark.gpu
@@ -250,12 +255,7 @@ def _scanned():
         pytest.skip("needs a Hopper GPU")
 
 
-def one(number, dtype=torch.int32):
-    return torch.tensor([number], dtype=dtype, device="cuda")
-
-
-def same(ours, theirs):
-    assert torch.equal(ours.contiguous().view(torch.uint8), theirs.contiguous().view(torch.uint8))
+one = partial(padded.one, device="cuda")
 
 
 @pytest.mark.parametrize(
@@ -321,6 +321,31 @@ def test_triton_takes_neither_count_nor_slot(cuda_generator, monkeypatch):
     for slot, count in ((one(1, torch.int64), None), (1, one(5))):
         with pytest.raises(ValueError, match="for Triton's kernels"):
             prefill(qkvz, ba, conv_state, state, slot, weights, out, None, count)
+
+
+@pytest.mark.parametrize("kv", [torch.bfloat16, torch.float8_e4m3fn], ids=str)
+@pytest.mark.usefixtures("poison")
+def test_a_row_of_padding_is_not_in_the_cache(kv, cuda_generator):
+    """What lies before the caches, where a slot below 0 would be, stays as it is."""
+    rows, heads, kv_heads = 300, 6, 2
+    table = rope.table(rows, 64, 1e7, torch.bfloat16).cuda()
+    qkv = torch.randn(rows, (2 * heads + 2 * kv_heads) * 256, device="cuda", generator=cuda_generator).bfloat16()
+    scales = [torch.rand(256, device="cuda", generator=cuda_generator) + 0.5 for _ in range(2)]
+    slots = torch.randperm(32 * 16, device="cuda", generator=cuda_generator)[:rows]
+    slots[slots == 0] = -1  # the first has it
+    slots[5::7] = -1
+    slots[:2] = torch.tensor([0, -3])
+    kept, positions = slots >= 0, torch.arange(rows, device="cuda")
+    wanted, made = ([torch.zeros(33, 16, kv_heads, 256, device="cuda").to(kv) for _ in range(2)] for _ in range(2))
+    q, padded_q = (
+        qk_norm_rope(qkv[of], *scales, 1e-6, table, positions[of], slots[of], *(c[1:] for c in caches), (0.04, 0.03))
+        for of, caches in ((kept, wanted), (torch.ones_like(kept), made))
+    )
+    same(padded_q[kept], q)
+    for ours, theirs in zip(made, wanted, strict=True):
+        same(ours, theirs)
+        written = ours.view(torch.uint8).view(33 * 16, -1).any(1).nonzero().flatten() - 16
+        assert written.tolist() == slots[kept].sort().values.tolist()
 
 
 @pytest.mark.parametrize("tokens", [1, 70])

@@ -147,10 +147,11 @@ def unset_routing(tokens: int, top_k: int, device: torch.device) -> Routing:
     )
 
 
-def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
+def routing(logits: Tensor, top_k: int, *, dependent: bool = False, count: Tensor | None = None) -> Routing:
     """logits bf16 [tokens, experts + 1], the last the shared expert's gate. One launch up to 32 tokens, else two.
 
-    For logits whose routing no other launch has done already (`norm.cuda.add_norm_route`, `router`).
+    For logits whose routing no other launch has done already (`norm.cuda.add_norm_route`, `router`). count: of
+    `routing_of_many`, for more than 32 tokens; ValueError for fewer.
     """
     tokens, columns = logits.shape
     if logits.dtype != torch.bfloat16 or not logits.is_contiguous() or columns - 1 > MAX_EXPERTS or top_k >= MAX_SLOTS:
@@ -158,8 +159,8 @@ def routing(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
             f"moe: found logits {logits.dtype} {list(logits.shape)}, top {top_k}; expected contiguous bfloat16, at "
             f"most {MAX_EXPERTS} experts and {MAX_SLOTS - 1} of them a token"
         )
-    if tokens > MAX_ROUTED:
-        return routing_of_many(logits, top_k, dependent=dependent)
+    if tokens > MAX_ROUTED or count is not None:
+        return routing_of_many(logits, top_k, dependent=dependent, count=count)
     made = unset_routing(tokens, top_k, logits.device)
     library.call(
         "engine_moe_route", logits.device, logits, *made.tensors, tokens, columns - 1, made.slots, int(dependent)
@@ -204,9 +205,21 @@ def routes_in_norm(tokens: int, planes: int, experts: int, n: int) -> bool:
     return CHUNK_US * -(-chunks // blocks) + repeated / L2_BYTES_PER_US < ROUTER_LAUNCH_US
 
 
-def routing_of_many(logits: Tensor, top_k: int, *, dependent: bool = False) -> Routing:
-    """The same for any number of tokens, in two launches and entries of up to 64 pairs."""
+def routing_of_many(logits: Tensor, top_k: int, *, dependent: bool = False, count: Tensor | None = None) -> Routing:
+    """The same for any number of tokens, in two launches and entries of up to 64 pairs.
+
+    count int32 [1] on the device: of more than 32 tokens only the first so many, at least one, are routed. Of the
+    others, whose logits may be anything, no entry, pair or end knows; their weights and ids are not written, and their
+    positions are places behind all pairs. ValueError for another count.
+    """
     tokens, experts = logits.shape[0], logits.shape[1] - 1
+    if count is not None and (
+        tokens <= MAX_ROUTED or count.dtype != torch.int32 or count.shape != (1,) or count.device != logits.device
+    ):
+        raise ValueError(
+            f"moe: found a count {count.dtype} {list(count.shape)} on {count.device} of {tokens} tokens on "
+            f"{logits.device}; expected int32 [1] there, of more than {MAX_ROUTED}"
+        )
     pairs, device = tokens * (top_k + 1), logits.device
     made = Routing(
         top_k + 1,
@@ -221,7 +234,7 @@ def routing_of_many(logits: Tensor, top_k: int, *, dependent: bool = False) -> R
     chosen = torch.empty(-(-tokens // MAX_ROUTED), experts + 1, dtype=torch.int32, device=device)
     sizes = (tokens, experts, made.slots, int(dependent))
     outputs = (*made.tensors, made.positions, made.ends)
-    library.call("engine_moe_route_many", device, logits, *outputs, chosen, *sizes)
+    library.call("engine_moe_route_many", device, logits, *outputs, chosen, count, *sizes)
     return made
 
 

@@ -37,18 +37,22 @@ struct ManyRoutes {
     int* positions;   // [m * slots], by pair: its place in route.pairs
     int* ends;        // [experts + 1]: of an expert's pairs there
     unsigned* chosen;
+    const int* count; // [1]: so many tokens are live; the others are routed nowhere; null: all of them
+
+    // Behind the wait for the kernel before.
+    __device__ __forceinline__ int live() const { return count ? __ldcg(count) : route.m; }
 };
 
 __global__ void __launch_bounds__(CHUNK_WARPS * 32, 1) route_chunk_kernel(const ManyRoutes args) {
     __shared__ RouteShared shared;
     const int first = blockIdx.x * CHUNK_TOKENS, experts = args.route.experts;
     RouteArgs mine = args.route;
-    mine.m = min(CHUNK_TOKENS, args.route.m - first);
     mine.logits += size_t(first) * (experts + 1), mine.weights += size_t(first) * mine.slots, mine.ids += size_t(first) * (mine.slots - 1);
     clear_routes(shared, experts);
     let_next_kernel_start();
     wait_for_previous_kernel();
     __syncthreads();
+    mine.m = min(CHUNK_TOKENS, args.live() - first);   // none of a chunk of padding, whose masks stay empty
     for (int token = threadIdx.x / 32; token < mine.m; token += CHUNK_WARPS) route_token(mine, shared, token);
     __syncthreads();
     for (int e = threadIdx.x; e <= experts; e += blockDim.x) args.chosen[size_t(blockIdx.x) * (experts + 1) + e] = shared.tokens_of[e];
@@ -94,9 +98,13 @@ __global__ void __launch_bounds__(1024, 1) route_layout_kernel(const ManyRoutes 
         if (threadIdx.x == blockDim.x - 1) *route.entry_count = until.y;
     }
     __syncthreads();
-    const int first = chunk * CHUNK_TOKENS, top_k = route.slots - 1;
+    const int first = chunk * CHUNK_TOKENS, live = args.live() - first, top_k = route.slots - 1;
     for (int i = threadIdx.x; i < min(CHUNK_TOKENS, route.m - first) * route.slots; i += blockDim.x) {
         const int token = i / route.slots, slot = i - token * route.slots;
+        if (token >= live) {   // a place of its own behind all pairs: prefill.cu reads and writes by any token's
+            args.positions[first * route.slots + i] = first * route.slots + i;
+            continue;
+        }
         const int e = slot == top_k ? route.experts : __ldcg(route.ids + size_t(first + token) * top_k + slot);
         const int pair = (first + token) * route.slots + slot, position = next[e] + __popc(masks[e] & ((1u << token) - 1));
         route.pairs[position] = pair, args.positions[pair] = position;
@@ -317,13 +325,15 @@ cudaError_t launch_many(const GroupedArgs& args, int blocks, bool dependent, voi
 }  // namespace engine
 
 // Any number of tokens m, slots - 1 of `experts` <= 256 each. positions: by pair, its place in `pairs`; ends: [experts + 1], of
-// an expert's pairs there; chosen: [ceil(m / 32)][experts + 1], scratch. Two launches, the second dependent on the first.
-// cudaErrorInvalidValue for a shape outside the contract.
+// an expert's pairs there; chosen: [ceil(m / 32)][experts + 1], scratch. count: null, or [1] on the device, 1 to m: only so many
+// tokens are routed. Of the others weights and ids are not written, positions are their own pairs', behind all in `pairs`. Two
+// launches, the second dependent on the first. cudaErrorInvalidValue for a shape outside the contract.
 extern "C" int engine_moe_route_many(const void* logits, void* entries, int* entry_count, int* pairs, float* weights, int* ids,
-                                     int* positions, int* ends, void* chosen, int m, int experts, int slots, int dependent, void* stream) {
+                                     int* positions, int* ends, void* chosen, const int* count, int m, int experts, int slots, int dependent,
+                                     void* stream) {
     using namespace engine;
     const ManyRoutes args{{static_cast<const bf16*>(logits), static_cast<int4*>(entries), entry_count, pairs, weights, ids, m, experts, slots},
-                          positions, ends, static_cast<unsigned*>(chosen)};
+                          positions, ends, static_cast<unsigned*>(chosen), count};
     RouteArgs chunk = args.route;
     chunk.m = m < CHUNK_TOKENS ? m : CHUNK_TOKENS;
     if (!chunk.valid()) return cudaErrorInvalidValue;

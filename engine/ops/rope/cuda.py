@@ -28,7 +28,8 @@ def qk_norm_rope(
 
     q_scale, k_scale fp32 [256] (1 + weight); cos_sin bf16 [positions, 64], the whole table; positions and kv_slots
     int64 [m]. Writes k (rotated) and v to the caches [num_blocks, block_tokens, kv_heads, 256], bf16 or e4m3 of
-    value / scale.
+    value / scale. A row of padding has a kv_slot below 0: its key and value are written nowhere, but its position is
+    read, and so must be in the table.
     With `dependent`, neither positions nor kv_slots may have been written since the last
     launch without it (docs/kernels.md).
     """

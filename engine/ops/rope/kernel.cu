@@ -20,7 +20,7 @@ struct RopeArgs {
     const float* k_scale;       // [256]
     const bf16* cos_sin;        // [positions][64]: cos | sin
     const int64_t* positions;   // [m]
-    const int64_t* kv_slots;    // [m]
+    const int64_t* kv_slots;    // [m]; below 0: a row of padding, which the caches do not get
     bf16* q_out;                // [m][heads][256]
     void* k_cache;              // [tokens][kv_heads][256]
     void* v_cache;
@@ -49,13 +49,14 @@ __global__ void __launch_bounds__(WARPS * 32) qk_norm_rope_kernel(const RopeArgs
     load_head(args.qkv + row + column, lane, x);
     if (!is_v) norm_and_rotate(x, constants, args.eps, lane);
     if (is_q) store_head<false>(args.q_out, (size_t(token) * args.heads + head) * HEAD_DIM, lane, x, 1.f);
-    else store_head<FP8>(is_v ? args.v_cache : args.k_cache, (size_t(slot) * args.kv_heads + head) * HEAD_DIM, lane, x, is_v ? args.v_cache_scale : args.k_cache_scale);
+    else if (slot >= 0) store_head<FP8>(is_v ? args.v_cache : args.k_cache, (size_t(slot) * args.kv_heads + head) * HEAD_DIM, lane, x, is_v ? args.v_cache_scale : args.k_cache_scale);
 }
 
 }  // namespace
 }  // namespace engine
 
-// fp8: the caches are e4m3 with these scales, else bf16. head_dim is 256 and the rotation 64 dimensions wide.
+// fp8: the caches are e4m3 with these scales, else bf16. head_dim is 256 and the rotation 64 dimensions wide. kv_slots below 0:
+// the row's key and value are not written; its position is read as any row's.
 extern "C" int engine_qk_norm_rope(const void* qkv, const float* q_scale, const float* k_scale, const void* cos_sin,
                                    const int64_t* positions, const int64_t* kv_slots, void* q_out, void* k_cache, void* v_cache,
                                    int m, int heads, int kv_heads, float eps, float k_cache_scale, float v_cache_scale, int fp8,

@@ -179,14 +179,18 @@ def moe_router(x, router, logits, entries, count, pairs, weights, ids, arrived, 
 
 
 def moe_route_many(
-    logits, entries, count, pairs, weights, ids, positions, ends, chosen, tokens, experts, slots, dependent
+    logits, entries, count, pairs, weights, ids, positions, ends, chosen, live, tokens, experts, slots, dependent
 ):
     assert dependent
     assert logits.shape == (tokens, experts + 1)
     assert chosen.shape == (-(-tokens // 32), experts + 1)
-    made = routing_by_sort(logits, slots - 1)
-    _leave(made, entries, count, pairs, weights, ids)
-    positions.copy_(fused_layers.asked(made.positions))
+    rows = tokens if live is None else int(live)
+    made = routing_by_sort(logits[:rows], slots - 1, of_many=True)
+    # Rows of padding are in no entry, and what is left of them must not be read; only their places serve as an index.
+    pairs.fill_(-1), weights.fill_(float("nan")), ids.fill_(-1)
+    _leave(made, entries, count, pairs[: rows * slots], weights[: rows * slots], ids[:rows])
+    torch.arange(tokens * slots, out=positions)
+    positions[: rows * slots] = fused_layers.asked(made.positions)
     ends.copy_(fused_layers.asked(made.ends))
 
 
@@ -299,9 +303,12 @@ def gdn_decode(qkvz, ba, conv_state, state, slots, weights, readers, *, input_sc
     return e4m3(gdn.decode(*_split(qkvz, ba, weights), conv_state, state, slots, weights), input_scale)
 
 
-def gdn_prefill(qkvz, ba, conv_state, state, slot, weights, out, input_scale):
-    made = gdn.prefill(*_split(qkvz, ba, weights), conv_state, state, slot, weights)
-    out.view(torch.uint8).copy_(e4m3(made, input_scale).view(torch.uint8))
+def gdn_prefill(qkvz, ba, conv_state, state, slot, weights, out, input_scale, count=None):
+    """Rows of padding come out as NaN."""
+    rows = len(qkvz) if count is None else int(count)
+    made = gdn.prefill(*_split(qkvz[:rows], ba[:rows], weights), conv_state, state, int(slot), weights)
+    out.view(torch.uint8).fill_(0xFF)
+    out[:rows].view(torch.uint8).copy_(e4m3(made, input_scale).view(torch.uint8))
 
 
 def qk_norm_rope(
@@ -313,8 +320,9 @@ def qk_norm_rope(
     q_gate, k, v = qkv.tensor_split((512 * heads, (512 * heads) + 256 * kv_heads), -1)
     rows = cos_sin[positions]
     k = rope.apply(norm.rms_norm(k.reshape(-1, kv_heads, 256), k_scale, eps), rows)
-    attention.write(k_cache, k, kv_slots, cache_scales[0])
-    attention.write(v_cache, v.reshape(k.shape), kv_slots, cache_scales[1])
+    kept = kv_slots >= 0
+    attention.write(k_cache, k[kept], kv_slots[kept], cache_scales[0])
+    attention.write(v_cache, v.reshape(k.shape)[kept], kv_slots[kept], cache_scales[1])
     return rope.apply(norm.rms_norm(q_gate.reshape(-1, heads, 512)[..., :256], q_scale, eps), rows)
 
 
