@@ -43,7 +43,7 @@ class Inputs:
     def __init__(self, max_sequences: int, table_width: int, device: torch.device) -> None:
         self.width = table_width
         size = max_sequences * (len(VECTORS) + table_width)
-        self.host = [_pinned(size, device) for _ in range(LANES)]
+        self.host = [pinned(size, device) for _ in range(LANES)]
         self.device = torch.zeros(size, dtype=torch.int64, device=device)
 
     def size(self, n: int) -> int:
@@ -107,7 +107,16 @@ def _event(device: torch.device) -> torch.cuda.Event | None:
     return torch.cuda.Event() if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
-def _pinned(size: int, device: torch.device) -> Tensor:
+def recorded(device: torch.device) -> torch.cuda.Event | None:
+    """An event behind what is queued; None on a CPU."""
+    event = _event(device)
+    if event is not None:
+        event.record()
+    return event
+
+
+def pinned(size: int, device: torch.device) -> Tensor:
+    """int64 [size] of the host, from which and to which copies need not wait."""
     return torch.zeros(size, dtype=torch.int64, pin_memory=device.type == "cuda")
 
 
@@ -160,7 +169,7 @@ class DecodeGraphs:
         self.inputs = Inputs(self.max_sequences, -(-max_model_len // caches.block_tokens), device)
         self.ids = torch.zeros(self.max_sequences, dtype=torch.int64, device=device)
         """Of the step queued last: the next may take its token ids here."""
-        self._host_ids = [_pinned(self.max_sequences, device) for _ in range(LANES)]
+        self._host_ids = [pinned(self.max_sequences, device) for _ in range(LANES)]
         self._events = [_event(device) for _ in range(LANES)]
         self._lanes: list[Launched | None] = [None] * LANES
         self._next = 0

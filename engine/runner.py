@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
@@ -24,6 +25,7 @@ from engine.models.registry import build_model
 from engine.models.step import Step
 from engine.ops import NAMES, missing_kernels
 from engine.ops.linear import Budget
+from engine.prompt_graphs import ARCHS, PROMPTS, PromptGraphs
 from engine.sampler import Sampler, wants_argmax
 from engine.steps import build_step
 from engine.weights.loader import ModelWeights, load_weights
@@ -48,6 +50,7 @@ class ModelRunner:
     """Called from one thread."""
 
     graphs: DecodeGraphs | None = None
+    prompts: PromptGraphs | None = None
 
     def __init__(self, model: Model, caches: Caches, vocab_size: int) -> None:
         self.model = model
@@ -63,6 +66,8 @@ class ModelRunner:
     @torch.inference_mode()
     def submit(self, batch: Batch) -> Ticket:
         """Run the step, update the caches, sample where asked. Followable where all of that can wait on the device."""
+        if self.prompts is not None and self.graphs is not None and self.prompts.takes(batch):
+            return self._replay_prompt(batch, self.prompts, self.graphs)
         fresh = [s.state_slot for s in batch.segments if s.zero_state]
         if fresh:
             self.caches.zero_slots(torch.tensor(fresh, device=self.device))
@@ -88,16 +93,31 @@ class ModelRunner:
         rows = [i for i, s in enumerate(batch.segments) if s.sample]
         if all(wants_argmax(batch.segments[i]) for i in rows):
             return Ticket(batch, followable=True, finish=lambda: _greedy(batch, launched.ids()))
-        chosen: list[tuple[int, TokenLogprobs | None]] = [(token, None) for token in launched.ids()]
-        wanted = [batch.segments[i] for i in rows]
-        for i, made in zip(rows, self.sampler.sample(launched.logits[rows].float(), wanted), strict=True):
-            chosen[i] = made
-        sampled = [
-            Sampled(s.request_id, *(made if s.sample else (None, None)))
-            for s, made in zip(batch.segments, chosen, strict=True)
-        ]
-        output = StepOutput(batch.step, tuple(sampled))
+        chosen = self._chosen(batch.segments, launched.ids(), launched.logits)
+        output = StepOutput(batch.step, tuple(chosen))
         return Ticket(batch, followable=False, finish=lambda: output)
+
+    def _replay_prompt(self, batch: Batch, prompts: PromptGraphs, graphs: DecodeGraphs) -> Ticket:
+        """What decodes first, since a graph's ids wait on the device while the prompt is queued behind it."""
+        *decoding, last = batch.segments
+        before = graphs.launch(decoding) if decoding else None
+        prompt = prompts.launch(last)
+        made = [] if before is None else self._chosen(decoding, before.ids(), before.logits)
+        output = StepOutput(batch.step, (*made, *self._chosen([last], [prompt.id()], prompt.logits)))
+        return Ticket(batch, followable=False, finish=lambda: output)
+
+    def _chosen(self, segments: Sequence[Segment], ids: list[int], logits: Tensor) -> list[Sampled]:
+        """Of a graph's rows; `ids` are the most probable ones, taken where nothing else is wanted."""
+        chosen: list[tuple[int, TokenLogprobs | None]] = [(token, None) for token in ids]
+        rows = [i for i, s in enumerate(segments) if s.sample and not wants_argmax(s)]
+        if rows:
+            wanted = [segments[i] for i in rows]
+            for i, made in zip(rows, self.sampler.sample(logits[rows].float(), wanted), strict=True):
+                chosen[i] = made
+        return [
+            Sampled(s.request_id, *(made if s.sample else (None, None)))
+            for s, made in zip(segments, chosen, strict=True)
+        ]
 
     def _sampled_rows(self, segments: tuple[Segment, ...], ends: list[int]) -> Tensor | None:
         """int64, the rows that end a known sequence; None for all there are.
@@ -168,6 +188,9 @@ class LoadedRunner(ModelRunner):
         self.vocab_size = text.vocab_size
         if isinstance(model, FusedForCausalLM):
             self.graphs = DecodeGraphs(model, caches, slots, self.max_model_len)
+            if PROMPTS and library.arch_of(device) in ARCHS:
+                step_tokens = config.scheduler.max_num_batched_tokens
+                self.prompts = PromptGraphs(model, caches, step_tokens, self.max_model_len, self.graphs.max_sequences)
         widened = self.census().widened
         if widened:
             raise PreconditionError(

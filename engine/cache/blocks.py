@@ -10,7 +10,8 @@ from engine.cache.errors import PoolError
 class BlockPool:
     """`num_blocks` KV blocks of `block_tokens` tokens each, ids 0..num_blocks-1.
 
-    No block is reserved: graphs are captured per exact batch size, so no padding row needs a place to write to.
+    No block is reserved: graphs of decoding are captured per exact batch size, and a padding row of a prompt's graph
+    writes nowhere.
     Freed ids are reused last in, first out: a stale read then meets a new owner's data soon, where a test sees it,
     and recently written memory is reused while it is still in cache.
 

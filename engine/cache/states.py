@@ -13,9 +13,9 @@ class StatePool:
     Slots are keyed by request, not by KV block: the state summarises the whole prefix, so it has one owner and one
     lifetime, and tying it to attention pages would force odd block sizes.
 
-    Slot 0 is not reserved. A null slot is needed where graphs are padded; ours are captured per exact batch size, and
-    a slot costs 154 MB on the 27B (64 MB on the 35B). Warm-up and graph capture may scribble on any slot: the runner
-    clears a slot on the first segment after assignment (Segment.zero_state), so nothing of it survives.
+    Slot 0 is not reserved. A null slot is needed where the sequences of a graph are padded; ours are captured per exact
+    batch size, and a slot costs 154 MB on the 27B (64 MB on the 35B). Warm-up and graph capture may scribble on any
+    slot: the runner clears a slot on the first segment after assignment (Segment.zero_state), so nothing survives.
 
     A step that was launched and not completed still writes its slots. Handing such a slot to another request is the
     classic corruption of hybrid models, so `release` refuses it; the scheduler waits for the step instead.

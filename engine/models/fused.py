@@ -83,7 +83,7 @@ class FusedForCausalLM:
 
     def forward(self, step: Step, caches: Caches) -> Tensor:
         """Run the step's tokens and update the caches -> hidden states after the final norm, [tokens, hidden]."""
-        stream = Stream(step.token_ids)
+        stream = Stream(step.token_ids, live=step.live)
         for layer, cache in self.grouped(zip(self.layers, caches.layers, strict=True)):
             layer(stream, step, cache, self.space)
         return asked(self.norm.add(stream).out)

@@ -60,6 +60,8 @@ class Stream:
     """What is still to be added; None before the first. Planes [planes, tokens, hidden], their sum: in fp32 of a sliced
     product, one in bf16 of a library's. Or the pairs that a mixture leaves of more than 32 tokens.
     """
+    live: Tensor | None = None
+    """Step.live."""
 
     @property
     def planes(self) -> Tensor:
@@ -294,8 +296,10 @@ class GatedDeltaNet:
         short = []
         for run in step.runs:
             rows, target = slice(run.start, run.end), out[run.start - first : run.end - first]
-            state = (cache.conv, cache.recurrent, run.state_slot)
-            job = partial(prefill, qkvz[rows], ba[rows], *state, self.core, target, self.out_proj.input_scale)
+            state = (cache.conv, cache.recurrent, run.where)
+            job = partial(
+                prefill, qkvz[rows], ba[rows], *state, self.core, target, self.out_proj.input_scale, step.live
+            )
             if run.end - run.start <= SIDE_TOKENS:
                 short.append(job)
             else:

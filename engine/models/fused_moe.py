@@ -56,7 +56,7 @@ class SparseMoeBlock:
             if routed:
                 _, how = moe_cuda.router(x, self.router, self.top_k, space.arrived, dependent=True)
             else:
-                how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True)
+                how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True, count=stream.live)
         if self.observe is not None:
             self.observe(how)
         if moe_prefill.by_library(tokens, x.device):

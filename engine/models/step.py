@@ -22,6 +22,13 @@ class Run:
     state_slot: int
     kv_slots: Tensor
     """int64 [position + end - start]: flat KV slot of every token of the sequence so far, these included."""
+    slot: Tensor | None = None
+    """int64 [1]: stands for state_slot in a graph, which is captured for all of them."""
+
+    @property
+    def where(self) -> int | Tensor:
+        """The state slot, for kernels."""
+        return self.state_slot if self.slot is None else self.slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Step:
     positions: Tensor
     """int64 [tokens]."""
     kv_slots: Tensor
-    """int64 [tokens]: flat KV slot that receives each token's key and value."""
+    """int64 [tokens]: flat KV slot that receives each token's key and value; -1 for a row of padding."""
     decodes: int
     state_slots: Tensor
     """int64 [decodes]."""
@@ -48,3 +55,5 @@ class Step:
     """Of the runs; None without any."""
     fed_ids: Tensor | None = None
     """int64: what the step before sampled, still on the device."""
+    live: Tensor | None = None
+    """int32 [1]: of a step that is one run, padded for a graph, how many of its rows are not padding."""

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from engine.batch import Batch
 from engine.census import take_census
 from engine.graphs import DecodeGraphs
 from engine.kernels import library
@@ -17,11 +18,12 @@ from engine.models.qwen3_5_moe import Qwen3_5MoeForCausalLM
 from engine.ops.linear import Budget
 from engine.ops.moe import cuda as moe_cuda
 from engine.ops.moe import cuda_prefill
+from engine.prompt_graphs import PromptGraphs
 from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
 from engine.weights.types import fuse
 from tests.engine.models import kernels_on_cpu
-from tests.engine.models.test_fused_wiring import CONFIG, MAX_LEN, SLOTS, RandomWeights, Sequence, caches, error
+from tests.engine.models.test_fused_wiring import CONFIG, MAX_LEN, SLOTS, RandomWeights, Sequence, caches, error, logits
 
 MOE = CONFIG.model_copy(
     update={
@@ -89,6 +91,30 @@ def test_decode_by_graphs_with_joins_and_leaves(pair):
         assert error(pair, [(s, len(s.ids))]) < pair[2].logit_error
     for n in (6, 1, 3, 5, 2, 6, 4):
         assert error(pair, [(s, 1) for s in sequences[:n]]) < pair[2].logit_error
+
+
+@pytest.mark.parametrize("tokens", [2, 40, 120])
+def test_a_prompt_by_its_graph(pair, tokens, monkeypatch):
+    """Padding is routed to no expert, and the prompt's row is what it is launch by launch beside another prompt."""
+    ours, routed = pair[0], []
+    routing = kernels_on_cpu.moe_cuda.routing
+    monkeypatch.setattr(
+        kernels_on_cpu.moe_cuda, "routing", lambda *a, **k: routed.append(routing(*a, **k)) or routed[-1]
+    )
+    twin, sequence = (Sequence(60 + tokens, tokens, slot) for slot in (1, 3))
+    expected = logits(ours, [twin.segment(tokens), Sequence(5, 90, 2).segment(90)])[0].clone()
+    graphs = PromptGraphs(ours.model, ours.caches, 128, MAX_LEN, SLOTS, capture=lambda work: (work(), work)[1])
+    routed.clear()
+    monkeypatch.setattr(ours, "prompts", graphs, raising=False)
+    output = ours.run(Batch(0, (sequence.segment(tokens),)))
+    made = graphs._logits[128][0].float()
+    assert output.sampled[0].token_id == int(made.argmax())
+    assert float((made - expected).norm() / expected.norm()) < pair[2].logit_error / 2
+    assert len(routed) == len(ours.model.layers)
+    for how in routed:
+        used = how.entries[: int(how.count)]
+        assert int(used[:, 2].sum()) == tokens * how.slots
+        assert int(how.pairs[: tokens * how.slots].max()) < tokens * how.slots
 
 
 def test_the_router_in_a_launch_of_its_own(pair, monkeypatch):

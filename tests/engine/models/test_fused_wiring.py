@@ -22,6 +22,7 @@ from engine.ops.linear import Budget
 from engine.ops.linear import cuda as linear_cuda
 from engine.ops.linear.cuda import W4A16
 from engine.ops.w4a16 import wide
+from engine.prompt_graphs import PromptGraphs
 from engine.request import SamplingParams
 from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
@@ -273,6 +274,89 @@ def test_decode_by_graphs_of_wide_products():
             assert error(pair, [(s, len(s.ids))]) < pair[2].logit_error
         for n in (6, 1, 4):
             assert error(pair, [(s, 1) for s in sequences[:n]]) < pair[2].logit_error
+
+
+@pytest.fixture
+def prompted(pair):
+    ours = pair[0]
+    ours.prompts = PromptGraphs(ours.model, ours.caches, MAX_LEN, MAX_LEN, SLOTS, capture=_replays)
+    yield pair
+    ours.prompts = None
+
+
+def by_graph(pair, parts):
+    """As `error`, of a step that the prompts' graphs must take; of the prompt's row."""
+    ours, reference, _ = pair
+    segments = [s.segment(n) for s, n in parts]
+    expected = logits(reference, segments)
+    assert ours.prompts.takes(Batch(0, tuple(segments)))
+    sampled = [s.token_id for s in ours.run(Batch(0, tuple(segments))).sampled]
+    made = ours.prompts._logits[next(n for n in ours.prompts.lengths if n >= parts[-1][1])].float()
+    assert sampled[-1] == int(made.argmax())
+    for (sequence, _), token in zip(parts, expected.argmax(-1).tolist(), strict=True):
+        sequence.ids.append(token)
+    assert torch.isfinite(made).all()
+    return float((made - expected[-1]).norm() / expected[-1].norm()), sampled
+
+
+@pytest.mark.parametrize("tokens", [2, 3, 40, 64, 65, 120])
+def test_a_prompt_by_its_graph(prompted, tokens):
+    """As launch by launch beside another prompt, whose rows have it multiplied as the graph's padding has; and the step
+    after it.
+    """
+    ours = prompted[0]
+    twin, sequence = (Sequence(60 + tokens, tokens, slot) for slot in (1, 3))
+    graphs, ours.prompts = ours.prompts, None
+    expected = logits(ours, [twin.segment(tokens), Sequence(5, 90, 2).segment(90)])[0].clone()
+    ours.prompts = graphs
+    by_graph(prompted, [(sequence, tokens)])
+    made = graphs._logits[next(n for n in graphs.lengths if n >= tokens)][0].float()
+    assert float((made - expected).norm() / expected.norm()) < prompted[2].logit_error / 2
+    twin.ids.append(sequence.ids[-1])
+    after, expected = (logits(ours, [s.segment(1)])[0].clone() for s in (sequence, twin))
+    assert float((after - expected).norm() / expected.norm()) < prompted[2].logit_error / 2
+
+
+def test_prompts_by_graphs_beside_decodes(prompted):
+    """Padding leaves the others' caches alone, and theirs a graph of its own decodes."""
+    running = [Sequence(70 + i, 12 + i, i) for i in range(3)]
+    for s in running:
+        assert by_graph(prompted, [(s, len(s.ids))])[0] < prompted[2].logit_error
+    late = Sequence(79, 90, 4)
+    assert by_graph(prompted, [*((s, 1) for s in running), (late, 90)])[0] < prompted[2].logit_error
+    assert error(prompted, [(s, 1) for s in (*running, late)]) < prompted[2].logit_error
+
+
+def test_what_is_wanted_of_each_row_is_made_of_its_own_logits(prompted):
+    """One decodes with a seed, one greedily; of a prompt nothing is sampled, then its id with log-probs."""
+    ours = prompted[0]
+    drawn = SamplingParams(max_tokens=8, temperature=1.5, seed=7)
+    told = SamplingParams(max_tokens=8, temperature=0.0, logprobs=2)
+    running = [Sequence(95 + i, 20, i) for i in range(2)]
+    for s in running:
+        s.ids.append(by_graph(prompted, [(s, 20)])[1][-1])
+    for params, sample in ((GREEDY, False), (told, True)):
+        decoding = [s.segment(1) for s in running]
+        decoding[0] = dataclasses.replace(decoding[0], params=drawn)
+        last = dataclasses.replace(Sequence(99, 70, 4).segment(70), params=params, sample=sample)
+        sampled = ours.run(Batch(0, (*decoding, last))).sampled
+        rows = ours.graphs._logits[2].float()
+        (expected, _), *_ = ours.sampler.sample(rows[:1], [decoding[0]])
+        assert [s.request_id for s in sampled] == ["95", "96", "99"]
+        assert [s.token_id for s in sampled[:2]] == [expected, int(rows[1].argmax())]
+        logprobs = ours.prompts._logits[128].float()[0].log_softmax(-1)
+        assert sampled[2].token_id == (int(logprobs.argmax()) if sample else None)
+        assert (sampled[2].logprobs is not None) is sample
+        if sample:
+            assert sampled[2].logprobs.logprob == pytest.approx(float(logprobs.max()), abs=1e-4)
+        for s, one in zip(running, sampled, strict=False):
+            s.ids.append(one.token_id)
+
+
+def test_a_slot_taken_over_by_a_graph_starts_from_nothing(prompted):
+    for number in (90, 91):
+        sequence = Sequence(number, 50, 2)
+        assert by_graph(prompted, [(sequence, 50)])[0] < prompted[2].logit_error
 
 
 def test_chunks_beside_decodes(pair):
