@@ -12,7 +12,7 @@ GIVE_UP := grep -h ERROR $(LOG) | tail -3 >&2; echo "make: pip failed, its outpu
 MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_weights.py tools/synthetic_tokenizer.py
 EXPAND_CHECKPOINT := tools/expand_checkpoint.py
 
-.PHONY: help run setup oracle checkpoints test mutants explore survival lint cuda clean
+.PHONY: help run setup oracle checkpoints test mutants explore survival sanitize lint cuda clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -70,6 +70,9 @@ test: setup ## every test that needs no GPU; those of the oracle where it is ins
 
 mutants: setup ## change every line that judges, one at a time: some test must fail each time
 	@OMP_NUM_THREADS=1 $(BIN)/python tools/mutants.py
+
+sanitize: setup ## compute-sanitizer over the kernels' tests; needs an NVIDIA GPU and its toolkit, and nothing timed beside it
+	@$(BIN)/python tools/sanitize.py
 
 explore: setup ## the property tests on new random examples; make test always takes the same ones
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile explore -n $$(nproc) --dist loadfile

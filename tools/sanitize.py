@@ -1,0 +1,167 @@
+"""compute-sanitizer over the kernels' tests on a CUDA host: memcheck, and racecheck of what lies in shared memory.
+
+    python tools/sanitize.py [--tool memcheck,racecheck] [--jobs 4] [--limit 600] [--list FILE] [--out FILE]
+
+The tests are those of tests/ops/sanitized.txt, one process for each file and tool. Kernels of ours alone are looked at
+(their names have `engine`): racecheck does not take the completion of an mbarrier in a loop for an order, and names
+hazards in cuBLAS's own kernels. Before anything else each tool must find the fault that tests/ops/planted.cu has for
+it, through the same filter: a tool that is blind there says nothing of the rest. A line for each, on the terminal and
+in --out. Exit code: 0 all clean; 1 a fault, a failed test or a limit that was reached; 2 blind, or cannot be run.
+
+It shares the GPU with whatever runs there and slows it down: never beside a measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIST, PLANTED = ROOT / "tests" / "ops" / "sanitized.txt", ROOT / "tests" / "ops" / "planted.cu"
+TOOLS = ("memcheck", "racecheck")
+FILTER = ("--kernel-name", "kns=engine")
+FAULT = 9
+"""What compute-sanitizer ends with where it found something; a program of its own never does."""
+TIMED_OUT = 124
+
+
+class CannotRun(Exception):
+    """One line: found, expected, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    tool: str
+    what: str
+    code: int
+    tests: str
+    """pytest's last line, without its bars; "" where it did not come to it."""
+    found: str
+    """The tool's summary; "" where it did not come to it."""
+
+    @property
+    def clean(self) -> bool:
+        """Both came to their end and neither has anything to say."""
+        return self.code == 0 and "passed" in self.tests and re.search(r": 0 (errors|hazards)", self.found) is not None
+
+    def __str__(self) -> str:
+        ended = "cut by its limit" if self.code == TIMED_OUT else f"exit {self.code}"
+        said = "; ".join(part for part in (self.tests, self.found) if part) or "nothing said"
+        return f"{'clean' if self.clean else 'NOT CLEAN':9}  {self.tool:9}  {self.what:22}  {ended}: {said}"
+
+
+def program(name: str) -> str:
+    found = shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+    if found is None:
+        raise CannotRun(f"found no {name} on PATH or in /usr/local/cuda/bin; expected a CUDA toolkit; install one")
+    return found
+
+
+def tests_of(path: Path) -> dict[str, list[str]]:
+    """File -> the ids in it, in order. Raises CannotRun for a list without any."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for line in path.read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            files[line.split("::")[0]].append(line.strip())
+    if not files:
+        raise CannotRun(f"{path}: found no test; expected lines such as tests/ops/test_norm_cuda.py::test_pairs[8-8-1]")
+    return dict(files)
+
+
+def watched(tool: str, command: Sequence[str], what: str, limit_s: float) -> Outcome:
+    """`command` under `tool`."""
+    whole = [program("compute-sanitizer"), "--tool", tool, *FILTER, "--error-exitcode", str(FAULT), *command]
+    try:
+        done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
+        code, said = done.returncode, done.stdout + done.stderr
+    except subprocess.TimeoutExpired as error:
+        code, said = TIMED_OUT, (error.stdout or b"").decode(errors="replace")
+    counted = re.findall(r"^=* *(\d+ (?:passed|failed|skipped|error).*?) *=*$", said, flags=re.MULTILINE)
+    summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", said)
+    return Outcome(tool, what, code, counted[-1] if counted else "", summaries[-1] if summaries else "")
+
+
+def control(tool: str, library: Path) -> None:
+    """Raises CannotRun where the tool does not find what was planted for it."""
+    outcome = watched(tool, [sys.executable, __file__, "--planted", str(library), tool], "a planted fault", 120)
+    if outcome.code != FAULT or re.search(r": [1-9]\d* (error|hazard)", outcome.found) is None:
+        raise CannotRun(
+            f"{tool}: found {outcome.found or 'no summary'}, exit {outcome.code}, for a kernel with a planted fault; "
+            "expected it to be seen; this compute-sanitizer, or its filter, says nothing on this host"
+        )
+
+
+def build_planted(folder: Path) -> Path:
+    """Raises CannotRun with the compiler's last line."""
+    library = folder / "planted.so"
+    command = [program("nvcc"), "-std=c++17", "-arch=native", "-shared", "-Xcompiler", "-fPIC", "-o", str(library)]
+    done = subprocess.run([*command, str(PLANTED)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotRun(
+            f"nvcc: {(done.stderr.strip() or 'no message').splitlines()[-1]}; expected {PLANTED} to compile"
+        )
+    return library
+
+
+def run(arguments: argparse.Namespace) -> int:
+    tools = arguments.tool.split(",")
+    if unknown := [tool for tool in tools if tool not in TOOLS]:
+        raise CannotRun(f"--tool {unknown[0]}: found no such tool; expected {' or '.join(TOOLS)}")
+    files = tests_of(arguments.list)
+    with tempfile.TemporaryDirectory() as folder:
+        library = build_planted(Path(folder))
+        for tool in tools:
+            control(tool, library)
+            print(f"seen       {tool:9}  a planted fault", flush=True)
+
+    def one(job: tuple[str, str]) -> Outcome:
+        tool, file = job
+        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files[file]]
+        outcome = watched(tool, command, Path(file).stem, arguments.limit)
+        print(outcome, flush=True)
+        return outcome
+
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        outcomes = list(pool.map(one, [(tool, file) for tool in tools for file in files]))
+    if arguments.out is not None:
+        commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+        head = f"tools/sanitize.py at {commit.stdout.strip() or 'no commit'}: {sum(map(len, files.values()))} tests; "
+        lines = [f"{head}each tool saw its planted fault", *map(str, outcomes)]
+        arguments.out.write_text("\n".join(lines) + "\n")
+    return 0 if all(outcome.clean for outcome in outcomes) else 1
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="tools/sanitize.py", description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--tool", default=",".join(TOOLS), help="memcheck, racecheck or both (default)")
+    parser.add_argument("--jobs", type=int, default=4, help="processes at a time (default 4)")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds for a file under a tool (default 600)")
+    parser.add_argument("--list", type=Path, default=LIST, help="ids of tests (default tests/ops/sanitized.txt)")
+    parser.add_argument("--out", type=Path, help="write the lines here too")
+    parser.add_argument("--planted", nargs=2, metavar=("LIBRARY", "TOOL"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.planted is not None:
+        library, tool = arguments.planted
+        ctypes.CDLL(library).engine_planted(tool.encode())
+        return 0
+    try:
+        return run(arguments)
+    except (CannotRun, OSError) as error:
+        print(f"sanitize: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
