@@ -10,6 +10,7 @@ from pathlib import Path
 from gate import recipe as recipes
 from gate.plan import ArmPlan, Plan
 from gate.recipe import Recipe
+from gate.report.table import plain
 from gate.runs import Entry
 from gate.units import DASH
 
@@ -54,10 +55,11 @@ def plan_text(plan: Plan, command: Sequence[str], notes: Sequence[str] = ()) -> 
 def runs_text(entries: Sequence[Entry], out: Path) -> str:
     if not entries:
         return f"no runs under {out.resolve()}"
-    rows = [("run", "host", "verdict", "binding", "legs")]
+    rows: list[tuple[str, ...]] = [("run", "host", "verdict", "binding", "legs")]
     for entry in entries:
         binding = DASH if entry.binding is None else "binding" if entry.binding else "indicative"
-        rows.append((entry.run_id, entry.host, entry.verdict or DASH, binding, " ".join(_legs(entry))))
+        cells = (entry.run_id, entry.host, entry.verdict or DASH, binding, " ".join(_legs(entry)))
+        rows.append(tuple(map(plain, cells)))
     return f"{_columns(rows)}\nin {out.resolve()}"
 
 

@@ -15,6 +15,7 @@ from gate.observe import digests, ended
 from gate.observe.rows import ARMS, Verdict
 from gate.observe.store import COMPLETE, PLAN
 from gate.recipe import ROOT
+from gate.units import DASH
 
 R = TypeVar("R", dict[str, Any], list[Any])
 RESULTS = ROOT / "results"
@@ -178,7 +179,7 @@ def _profile(folder: Path) -> Entry:
     report = {} if changed else _json(folder / REPORTS["profile"])
     arms = [(str(arm.get("arm")), str(arm.get("role"))) for arm in map(_table, _read(folder / PROFILED, []))]
     traced = ", ".join(arm if role == "measured" else role for arm, role in arms)
-    what = f"c{about.get('concurrency')} {about.get('backend')}"
+    what = f"c{about.get('concurrency', DASH)} {about.get('backend', DASH)}"
     return Entry(
         folder=folder,
         host=folder.parent.name,

@@ -37,4 +37,7 @@ def why(folder: Path) -> str | None:
         found = json.loads((folder / FAILED).read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return str(found["why"]) if isinstance(found, dict) and found.get("why") else None
+    said = found.get("why") if isinstance(found, dict) else None
+    if not isinstance(said, str):
+        return None
+    return said.encode(errors="replace").decode() or None  # of a path that is no UTF-8 no report could be written

@@ -127,6 +127,19 @@ def test_profiles_are_listed_with_what_was_traced(out: Path) -> None:
     ]
 
 
+def test_what_a_file_says_is_one_printable_line_of_the_list(out: Path) -> None:
+    """Half of a character would end the list, and an escape code or a line break speak for the gate."""
+    said = json.dumps([{"arm": "x\x1b[31m\ny", "role": "measured"}, {"arm": "oracle", "role": "\ud800"}])
+    (profiled(out, "20260103T000000Z-tiny-profile-1", "") / "arms.json").write_text(said)
+    line = listing.runs_text(runs.entries(out), out).splitlines()[-2]
+    assert line.split("  ")[-1].strip() == "– profile c4 nsys: x [31m y, incomplete"
+
+
+def test_a_profile_whose_plan_is_damaged_is_listed_without_it(out: Path) -> None:
+    (profiled(out, "20260103T000000Z-tiny-profile-1", "oracle") / "profile.json").write_text('{"concurrency"')
+    assert runs.entries(out)[-1].holds == "c– –: oracle"
+
+
 def test_profiles_are_found_only_by_who_can_use_them(out: Path) -> None:
     folder = profiled(out, "20260103T000000Z-tiny-profile-1", "")
     assert runs.find("20260103", out, runs.KINDS) == folder

@@ -42,7 +42,16 @@ def test_a_full_disk_is_still_what_it_ended_with(tmp_path: Path, monkeypatch: py
         raise StorageError("no space for a leg")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "3", "{}", '{"why": null}', '{"why": ""}'])
+DAMAGED = ("", "{", "[]", "3", "{}", '{"why": null}', '{"why": ""}', '{"why": 3}', '{"why": {"a": 1}}', '{"why": NaN}')
+
+
+@pytest.mark.parametrize("content", DAMAGED)
 def test_a_damaged_one_says_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "failed.json").write_text(content)
     assert ended.why(tmp_path) is None
+
+
+def test_it_can_be_written_into_any_report(tmp_path: Path) -> None:
+    """JSON may hold half of a character, and so does a path that is no UTF-8: no report could be written with it."""
+    cut(Store(tmp_path), ArmError("its log is n\udcff/oracle.log"))
+    assert ended.why(tmp_path) == "its log is n?/oracle.log"
