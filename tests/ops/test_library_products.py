@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 
@@ -65,6 +67,23 @@ def test_products_share_one_tensor_of_ones(generator, scratch, monkeypatch):
     for scale, m in zip(seen, (40, 40, 70, 70, 33, 33, 70, 70, 64, 64), strict=True):
         assert torch.equal(scale, torch.ones(m, 1))
         assert scale.is_contiguous()
+
+
+def test_what_a_graph_may_read_is_never_let_go(scratch):
+    """The server's own warm-up, of a larger step than any graph's, comes after the capture."""
+    kept = weakref.ref(scratch.ones(40)._base)
+    scratch.ones(5000)
+    assert kept() is not None
+    assert torch.equal(kept(), torch.ones(40, 1))
+
+
+def test_steps_that_grow_one_by_one_keep_little(scratch, monkeypatch):
+    made, ones = [], torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *a, **k: made.append(a[0]) or ones(*a, **k))
+    for tokens in range(33, 5000):
+        assert scratch.ones(tokens).shape == (tokens, 1)
+    assert len(made) < 10
+    assert sum(made) < 2 * 2 * 5000
 
 
 def test_a_scale_per_token_stays_what_it_is(generator, scratch, monkeypatch):

@@ -111,13 +111,14 @@ def pack_gate_up(gate: Weight, up: Weight) -> Packed:
 class Scratch:
     """Where one weight at a time lies in row order. Work on it is ordered by the stream it all runs on.
 
-    And a tensor of ones that library products read in place of a scale per token: made for each of them, it was a
-    launch and an allocation, 80 of a prefill step of the 35B.
+    And ones that library products read in place of a scale per token: made for each of them, it was a launch and an
+    allocation, 80 of a prefill step of the 35B. None is let go when a larger step asks for more: a CUDA graph of a
+    prompt reads them where they lay when it was captured.
     """
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
-        self._ones = torch.ones(0, 1, dtype=torch.float32, device=device)
+        self._ones = [torch.empty(0, 1, dtype=torch.float32, device=device)]
 
     def rows(self, weight: Packed) -> Tensor:
         """[n, k] in bfloat16 or float8_e4m3fn, valid until the next call. Raises ValueError where it does not fit."""
@@ -136,10 +137,15 @@ class Scratch:
         return out
 
     def ones(self, tokens: int) -> Tensor:
-        """fp32 [tokens, 1], to be read only: all calls share what the largest number so far asked for."""
-        if tokens > self._ones.shape[0]:
-            self._ones = torch.ones(tokens, 1, dtype=torch.float32, device=self._ones.device)
-        return self._ones[:tokens]
+        """fp32 [tokens, 1], to be read only: all calls share what the largest number so far asked for.
+
+        Twice as many at least as before, so that what is kept is few and no more than as many again.
+        """
+        largest = self._ones[-1]
+        if tokens > largest.shape[0]:
+            most = max(tokens, 2 * largest.shape[0])
+            self._ones.append(torch.ones(most, 1, dtype=torch.float32, device=largest.device))
+        return self._ones[-1][:tokens]
 
 
 def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
