@@ -174,12 +174,12 @@ class PromptGraphs:
 
     @torch.inference_mode()
     def _capture_all(self, capture: Capture) -> None:
-        """Longest first, so that the pool is as large as it gets."""
+        """Longest first, so that the pool is as large as it gets, and so are the Scratch's ones before any graph."""
         for tokens in reversed(self.lengths):
             self.inputs.fill_idle(tokens)
             self.inputs.upload(tokens)
-            if tokens == self.lengths[-1]:
-                self._queue(tokens)  # what is set up on first use may not be part of a graph
+            # What is set up on first use may not be part of a graph, and which products are taken goes by the length.
+            self._queue(tokens)
             if self._id.is_cuda:
                 torch.cuda.synchronize(self._id.device)  # the next length fills the same buffer
             self._replays[tokens] = capture(lambda tokens=tokens: self._queue(tokens))  # type: ignore[misc]
