@@ -102,8 +102,12 @@ class ModelRunner:
         *decoding, last = batch.segments
         before = graphs.launch(decoding) if decoding else None
         prompt = prompts.launch(last)
-        made = [] if before is None else self._chosen(decoding, before.ids(), before.logits)
-        output = StepOutput(batch.step, (*made, *self._chosen([last], [prompt.id()], prompt.logits)))
+        if before is None:
+            ids, logits = [prompt.id()], prompt.logits
+        else:  # sampled together: what the sampler keeps of penalised requests is of those of its last call
+            logits = torch.cat([before.logits, prompt.logits])
+            ids = [*before.ids(), prompt.id()]
+        output = StepOutput(batch.step, tuple(self._chosen(batch.segments, ids, logits)))
         return Ticket(batch, followable=False, finish=lambda: output)
 
     def _chosen(self, segments: Sequence[Segment], ids: list[int], logits: Tensor) -> list[Sampled]:

@@ -353,6 +353,28 @@ def test_what_is_wanted_of_each_row_is_made_of_its_own_logits(prompted):
             s.ids.append(one.token_id)
 
 
+def test_what_a_penalised_request_has_seen_is_kept_beside_a_prompt(prompted):
+    """Its counts are on the device: made anew, they are an upload of the whole request."""
+    ours = prompted[0]
+    penalised = SamplingParams(max_tokens=8, temperature=0.0, presence_penalty=1.0)
+    drawn = SamplingParams(max_tokens=8, temperature=1.5, seed=7)
+    sequence = Sequence(110, 20, 1)
+    outputs = [by_graph(prompted, [(sequence, 20)])[1][-1]]
+
+    def decoding():
+        segment = dataclasses.replace(sequence.segment(1), params=penalised, output_ids=outputs)
+        return dataclasses.replace(segment, prompt_ids=tuple(sequence.ids[:20]))
+
+    ours.run(Batch(0, (decoding(),)))
+    seen = ours.sampler._histories["110"]
+    late = dataclasses.replace(Sequence(111, 70, 4).segment(70), params=drawn)
+    sequence.ids.append(5)
+    batch = Batch(0, (decoding(), late))
+    assert ours.prompts.takes(batch)
+    ours.run(batch)
+    assert ours.sampler._histories["110"] is seen
+
+
 def test_a_slot_taken_over_by_a_graph_starts_from_nothing(prompted):
     for number in (90, 91):
         sequence = Sequence(number, 50, 2)
