@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gate import recipe as recipes
+from gate.observe import ended
 from gate.plan import ArmPlan, Plan
 from gate.recipe import Recipe
 from gate.report.table import plain
@@ -118,7 +119,7 @@ def _legs(entry: Entry) -> Iterator[str]:
     if entry.changed:
         yield "report changed"
     elif not entry.complete:
-        yield "incomplete" if entry.failure is None else "failed to start"
+        yield "incomplete" if entry.failure in (None, ended.INTERRUPTED) else "failed to start"
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> str:

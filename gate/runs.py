@@ -216,7 +216,8 @@ def no_report(folder: Path) -> StorageError:
     kind, why = kind_of(folder), failure(folder)
     anew = f"gate resume {folder.name} goes through the whole plan" if kind == "run" else f"gate {kind} begins anew"
     if why is not None:
-        return StorageError(f"{folder.name} ended with nothing measured: {why}", hint=f"mend that; then {anew}")
+        hint = anew if why == ended.INTERRUPTED else f"mend that; then {anew}"
+        return StorageError(f"{folder.name} ended with nothing measured: {why}", hint=hint)
     if kind in ("startup", "profile") and not _measured(folder):
         return StorageError(f"{folder} has no report, and no records to derive one from", hint=anew)
     return StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one")

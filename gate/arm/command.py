@@ -50,4 +50,4 @@ def _nearest(words: list[str], seat: Seat) -> str | None:
     """The kind that a single word is nearest to, unless it is a path or a program: that is a command, and meant."""
     if len(words) > 1 or os.sep in words[0] or shutil.which(words[0], path=seat.env.get("PATH", os.defpath)):
         return None
-    return next(iter(difflib.get_close_matches(words[0].lower(), KINDS, 1)), None)
+    return next(iter(difflib.get_close_matches(words[0].lower(), KINDS, 1, cutoff=0.7)), None)

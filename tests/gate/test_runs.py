@@ -15,6 +15,7 @@ from rich.console import Console
 from gate import listing, runs, shown
 from gate.conclude import stored
 from gate.errors import StorageError, UsageError
+from gate.observe import ended
 from gate.observe.store import Store
 from gate.progress import Ui
 
@@ -236,6 +237,20 @@ def test_one_that_ended_early_is_no_failed_start_once_something_was_measured(
     assert listing.runs_text(runs.entries(tmp_path), tmp_path).splitlines()[1].endswith("incomplete")
     with pytest.raises(StorageError, match="has no report; gate report 20260103T000000Z-tiny derives one"):
         shown.show(None, tmp_path, every=False)
+
+
+def test_one_that_was_interrupted_did_not_fail_to_start_and_has_nothing_to_mend(tmp_path: Path) -> None:
+    for kind in runs.KINDS:
+        folder = tmp_path / "a" / (kind if kind in runs.DEEPER else "") / f"20260103T000000Z-{kind}"
+        folder.mkdir(parents=True)
+        (folder / runs.PLANS[kind]).write_text("{}")
+        with pytest.raises(KeyboardInterrupt), ended.noted(Store(folder)):
+            raise KeyboardInterrupt
+        with pytest.raises(StorageError, match="nothing measured: the run was interrupted; gate "):
+            shown.show(folder.name, tmp_path, every=False)
+    listed = listing.runs_text(runs.entries(tmp_path), tmp_path).splitlines()[1:-1]
+    assert len(listed) == len(runs.KINDS)
+    assert all(line.endswith("incomplete") for line in listed)
 
 
 def test_the_bar_is_never_drawn_by_itself() -> None:

@@ -91,7 +91,7 @@ def test_a_kind_that_is_misspelt_is_told(typed: str, meant: str) -> None:
         arms.plan_arm(typed, seat(), RECIPE)
 
 
-@pytest.mark.parametrize("typed", ["serve", "./engin", "engin --fast"])
+@pytest.mark.parametrize("typed", ["serve", "./engin", "engin --fast", "none", "vllm.cpp"])
 def test_what_is_like_no_kind_is_taken_for_a_command(typed: str) -> None:
     with pytest.raises(UsageError, match=r"or an http:// URL$"):
         arms.plan_arm(typed, seat(), RECIPE)
