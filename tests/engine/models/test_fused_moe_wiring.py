@@ -23,7 +23,17 @@ from engine.runner import ModelRunner
 from engine.weights.quantization import Scheme
 from engine.weights.types import fuse
 from tests.engine.models import kernels_on_cpu
-from tests.engine.models.test_fused_wiring import CONFIG, MAX_LEN, SLOTS, RandomWeights, Sequence, caches, error, logits
+from tests.engine.models.test_fused_wiring import (
+    CONFIG,
+    MAX_LEN,
+    SLOTS,
+    RandomWeights,
+    Sequence,
+    caches,
+    error,
+    logits,
+    padding_may_be_nan,
+)
 
 MOE = CONFIG.model_copy(
     update={
@@ -115,6 +125,14 @@ def test_a_prompt_by_its_graph(pair, tokens, monkeypatch):
         used = how.entries[: int(how.count)]
         assert int(used[:, 2].sum()) == tokens * how.slots
         assert int(how.pairs[: tokens * how.slots].max()) < tokens * how.slots
+
+
+@pytest.mark.parametrize("tokens", [2, 65, 120])
+def test_rows_of_padding_may_be_nan(pair, tokens, monkeypatch):
+    ours = pair[0]
+    graphs = PromptGraphs(ours.model, ours.caches, 128, MAX_LEN, SLOTS, capture=lambda work: (work(), work)[1])
+    monkeypatch.setattr(ours, "prompts", graphs, raising=False)
+    padding_may_be_nan(ours, tokens)
 
 
 def test_the_router_in_a_launch_of_its_own(pair, monkeypatch):

@@ -317,6 +317,41 @@ def test_a_prompt_by_its_graph(prompted, tokens):
     assert float((after - expected).norm() / expected.norm()) < prompted[2].logit_error / 2
 
 
+def padding_may_be_nan(ours, tokens):
+    """The embedding of id 0, which is that of padding, is NaN, and so are its rows in all layers."""
+    embedding, made = ours.model.embed_tokens, []
+    held = embedding[0].clone()
+    for padding in (held, torch.full_like(held, float("nan"))):
+        sequence = Sequence(120 + tokens, tokens, 2)
+        sequence.ids = [max(i, 1) for i in sequence.ids]
+        embedding[0] = padding
+        segment = sequence.segment(tokens)
+        assert ours.prompts.takes(Batch(0, (segment,)))
+        ours.run(Batch(0, (segment,)))
+        kept = (ours.prompts._logits[128], ours.caches.conv[:, 2], ours.caches.recurrent[:, 2])
+        made.append([t.clone() for t in kept])
+    embedding[0] = held
+    for ours_, theirs in zip(*made, strict=True):
+        assert torch.isfinite(theirs).all()
+        assert torch.equal(ours_, theirs)
+
+
+@pytest.mark.parametrize("tokens", [2, 65, 120])
+def test_rows_of_padding_may_be_nan(prompted, tokens):
+    padding_may_be_nan(prompted[0], tokens)
+
+
+def test_the_rest_of_a_prompt_goes_on_from_its_first_chunk(prompted):
+    """The chunk is not the prompt's end: nothing is sampled of it."""
+    ours, reference, most = prompted
+    sequence = Sequence(130, 120, 1)
+    first = dataclasses.replace(sequence.segment(80), sample=False)
+    reference.run(Batch(0, (first,)))
+    assert ours.prompts.takes(Batch(0, (first,)))
+    assert ours.run(Batch(0, (first,))).sampled[0].token_id is None
+    assert error(prompted, [(sequence, 40)]) < most.logit_error
+
+
 def test_prompts_by_graphs_beside_decodes(prompted):
     """Padding leaves the others' caches alone, and theirs a graph of its own decodes."""
     running = [Sequence(70 + i, 12 + i, i) for i in range(3)]
