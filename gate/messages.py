@@ -60,8 +60,7 @@ def warmup_failed(leg_id: str, failed: int, first: str) -> str:
 
 
 def cut_short(done: int, planned: int, why: str, run_id: str) -> str:
-    because = f"{why}; " if why else ""
-    return f"{because}{done} of {planned} legs measured and judged; gate resume {run_id} goes on with the next"
+    return f"{_because(why)}{done} of {planned} legs measured and judged; gate resume {run_id} goes on with the next"
 
 
 def resumed(done: int, planned: int) -> Finding:
@@ -95,7 +94,12 @@ def tokens_opinions(count: int, took_s: float) -> str:
 
 
 def tokens_cut_short(why: str, run_id: str) -> str:
-    return f"{why}; gate resume {run_id} goes on with the next load"
+    return f"{_because(why)}gate resume {run_id} goes on with the next load"
+
+
+def _because(why: str) -> str:
+    """Empty for Ctrl-C, which says nothing of itself."""
+    return f"{why}; " if why else ""
 
 
 def report_at(path: str) -> str:

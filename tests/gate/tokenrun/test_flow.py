@@ -189,7 +189,9 @@ def test_answers_that_are_not_whole_are_never_a_pass(bench: Bench, script: Any, 
     assert code in bench.codes()
 
 
-def test_an_interrupted_run_goes_on_with_the_next_load(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_goes_on_with_the_next_load(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     real, count = drive.Driver.run, 0
 
     def cut(self: drive.Driver, *arguments: Any) -> Any:
@@ -202,6 +204,7 @@ def test_an_interrupted_run_goes_on_with_the_next_load(bench: Bench, monkeypatch
     monkeypatch.setattr(drive.Driver, "run", cut)
     bench.ports = free_port(), free_port()  # which nobody else has between the run and its resumption
     assert bench.run() == 130
+    assert f"gate resume {bench.folder.name} goes on with the next load" in capsys.readouterr().err.splitlines()
     assert not bench.report.complete
     assert "the run was interrupted" in bench.report.not_binding_because
     assert bench.report.verdict is Verdict.INCONCLUSIVE
