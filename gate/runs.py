@@ -126,7 +126,7 @@ def _of_kind(folder: Path, kinds: tuple[Kind, ...]) -> Path:
 
 def _folders(out: Path, kinds: tuple[Kind, ...]) -> list[Path]:
     patterns = [f"{kind}/*/{PLANS[kind]}" if kind in DEEPER else f"*/{PLANS[kind]}" for kind in kinds]
-    found = [plan.parent for pattern in patterns for plan in out.glob(f"*/{pattern}")]
+    found = {plan.parent for pattern in patterns for plan in out.glob(f"*/{pattern}")}
     return sorted(found, key=lambda folder: (folder.name, str(folder)))
 
 

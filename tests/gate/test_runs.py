@@ -128,6 +128,13 @@ def test_profiles_are_listed_with_what_was_traced(out: Path) -> None:
     ]
 
 
+def test_a_folder_with_the_plans_of_two_kinds_is_one_folder(out: Path) -> None:
+    folder = out / "a" / "20260102T000000Z-tiny-bbbb"
+    (folder / "profile.json").write_text("{}")
+    assert [entry.folder for entry in runs.entries(out)].count(folder) == 1
+    assert runs.find("20260102", out, runs.KINDS) == folder
+
+
 def test_what_a_file_says_is_one_printable_line_of_the_list(out: Path) -> None:
     """Half of a character would end the list, and an escape code or a line break speak for the gate."""
     said = json.dumps([{"arm": "x\x1b[31m\ny", "role": "measured"}, {"arm": "oracle", "role": "\ud800"}])
