@@ -86,12 +86,11 @@ def resume(folder: Path, ui: Ui) -> int:
     with hold(plan.recipe) as lock:
         place = store.Store(folder)
         findings = list(about.preflight)
-        if so_far.legs:
-            findings.append(messages.resumed(len(so_far.legs), len(plan.legs)))
-        else:
+        since = [messages.resumed(len(so_far.legs), len(plan.legs))] if so_far.legs else []
+        if not so_far.legs:
             bring(plan, now, place)  # it was cut off before it had
         now_found = preflight(plan, folder.parents[1])
-        findings += [finding for finding in now_found if finding not in findings]
+        findings += [finding for finding in (*since, *now_found) if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
         ui.begun(folder.name, now_found)
         return measure(plan, place, lock, ui)

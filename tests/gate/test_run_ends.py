@@ -85,6 +85,15 @@ def test_a_run_that_failed_to_start_is_resumed_at_leg_1(bench: Bench, monkeypatc
     assert not [why for why in bench.report.not_binding_because if "missing" in why]
 
 
+def test_resumed_twice_after_the_same_leg_is_said_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate_run, "look_again", interrupted)
+    with FakeServer(preset("instant")) as ours, FakeServer(preset("instant")) as theirs:
+        bench.run(ours.url, theirs.url)
+        for _ in range(2):
+            gate_run.resume(bench.folder, Ui())
+    assert [finding.code for finding in store.read_run_file(bench.folder).preflight] == ["resumed"]
+
+
 def test_full_disk_in_a_leg_ends_the_run_and_keeps_the_legs_before(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
