@@ -277,7 +277,7 @@ def compare(
     from gate.runs import find
 
     found = compare_runs(find(first, out), find(second, out))
-    typer.echo(found.model_dump_json(indent=1) if as_json else render(found), nl=as_json)
+    shell.table(f"{found.model_dump_json(indent=1)}\n" if as_json else render(found))
     raise typer.Exit(found.exit_code)
 
 

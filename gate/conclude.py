@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -54,11 +53,7 @@ def print_table(report: Report, folder: Path, every: bool = False) -> None:
     text = terminal.render(
         report, all_cells=every, colour=console.is_terminal, width=width, where=from_here(folder / "report.html")
     )
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `gate run | head -3`: who reads less still gets the verdict's exit code
-        shell.quiet()
+    shell.table(text)
 
 
 def stored(folder: Path) -> Report:

@@ -80,9 +80,17 @@ def say(name: str, text: str, code: int) -> int:
 
 
 def tell(text: str) -> None:
-    """An answer whose exit code says something of its own: it is kept where the reader of a pipe has gone."""
+    """An answer in words that may be a file's or a server's."""
+    table(f"{shown(text)}\n")
+
+
+def table(text: str) -> None:
+    """What an exit code of its own follows: `gate report | head -3` keeps it though the reader of the pipe has gone."""
+    if sys.stdout is None:  # `gate report >&-`
+        return
     try:
-        typer.echo(shown(text))
+        sys.stdout.write(text)
+        sys.stdout.flush()
     except BrokenPipeError:
         quiet()
 

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from rich.console import Console
 
+from gate import shell
 from gate.errors import INCONCLUSIVE, PASS, VOID, UsageError
 from gate.observe.rows import ARMS, Arm
 from gate.profile import checks, markdown, plots, store, table
@@ -117,7 +117,7 @@ def show(report: ProfileReport, folder: Path | None = None) -> None:
     console = Console()
     width = console.width if console.is_terminal else PLAIN_WIDTH
     where = None if folder is None else from_here(folder / PAGE)
-    sys.stdout.write(table.render(report, colour=console.is_terminal, width=width, where=where))
+    shell.table(table.render(report, colour=console.is_terminal, width=width, where=where))
 
 
 def _table(data: ProfileData, arm: Arm, role: str) -> StepTable | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gate import shell
 from gate.binding import MIN_REPETITIONS
 from gate.metrics.startup import START_AXES
 from gate.observe.rows import ARMS
@@ -83,7 +83,7 @@ def markdown(made: StartupReport) -> str:
 
 
 def show(made: StartupReport, folder: Path) -> None:
-    sys.stdout.write(text(made) + f"\nreport  {from_here(folder / 'startup.md')}\n")
+    shell.table(text(made) + f"\nreport  {from_here(folder / 'startup.md')}\n")
 
 
 def _aligned(lines: Sequence[tuple[str, ...]]) -> list[str]:

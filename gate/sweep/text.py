@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gate import shell
 from gate.report import table
 from gate.runs import from_here
 from gate.sweep.plots import CAPTIONS
@@ -62,7 +62,7 @@ def markdown(made: SweepReport, drawn: Sequence[str]) -> str:
 
 
 def show(made: SweepReport, folder: Path) -> None:
-    sys.stdout.write(plain(made) + f"\nreport  {from_here(folder / 'sweep.md')}\n")
+    shell.table(plain(made) + f"\nreport  {from_here(folder / 'sweep.md')}\n")
 
 
 def _mean(series: SweepSeries) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -70,11 +69,7 @@ def stored(folder: Path) -> TokenReport:
 
 
 def print_report(report: TokenReport, folder: Path) -> None:
-    try:
-        sys.stdout.write(terminal(report, from_here(folder / "report.md")))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        shell.quiet()
+    shell.table(terminal(report, from_here(folder / "report.md")))
 
 
 def row(cell: KindCell) -> tuple[str, ...]:

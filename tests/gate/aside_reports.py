@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from pathlib import Path
 
 import pytest
 
-from gate import runs, shown
+from gate import runs, shell, shown
 from gate.errors import StorageError
 
 
@@ -26,3 +28,19 @@ def changed_reports_are_refused(folder: Path, name: str, out: Path) -> None:
         with pytest.raises(StorageError, match=message) as refused:
             shown.show(folder.name, out, every=False)
         assert f"gate report {folder.name} writes it anew" in str(refused.value)
+
+
+class NoReader(io.StringIO):
+    """Standard output into a pipe whose reader has gone."""
+
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+def exit_code_is_kept_without_a_reader(name: str, code: int, out: Path) -> None:
+    """`gate report NAME | head -3`, whose 0 would be a PASS, and `gate report NAME >&-`."""
+    for stdout in (NoReader(), None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(shell, "quiet", lambda: None)  # pytest's standard output is no file
+            patch.setattr(sys, "stdout", stdout)
+            assert shown.report(name, out) == code

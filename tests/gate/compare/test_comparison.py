@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from gate import cli, interrupt
+from gate import cli, interrupt, shell
 from gate.compare.comparison import compare
 from gate.compare.differences import machine_differences
 from gate.compare.show import render
 from gate.errors import UsageError
 from gate.plan import PlannedLeg
+from tests.gate.aside_reports import NoReader
 from tests.gate.compare.conftest import Keep
 
 
@@ -133,6 +134,18 @@ def test_command(
         assert (document["verdict"], document["then"]["run_id"], len(document["cells"])) == ("loss", then.name, 6)
     else:
         assert printed == render(compare(then, now))
+
+
+def test_the_exit_code_is_kept_without_a_reader(keep: Keep, build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`gate compare A B | head -3`: its 0 would say that nothing was lost."""
+    then, _now = keep(build.run(ahead(0.4)), "a"), keep(build.run(ahead(0.2)), "b")
+    monkeypatch.setattr(interrupt, "install", lambda: None)
+    monkeypatch.setattr(shell, "quiet", lambda: None)  # pytest's standard output is no file
+    monkeypatch.setattr(sys, "argv", ["gate", "compare", "a", "b", "--out", str(then.parents[1])])
+    monkeypatch.setattr(sys, "stdout", NoReader())
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 1
 
 
 def test_another_power_limit_is_another_machine_and_an_unknown_one_is_not() -> None:

@@ -14,7 +14,7 @@ from gate.profile import table
 from gate.profile.conclude import compare, conclude, derive, exit_code
 from gate.profile.rows import Role, Window
 from gate.profile.store import ArmRecord, ProfileData, ProfileFile, ProfileStore
-from tests.gate.aside_reports import changed_reports_are_refused
+from tests.gate.aside_reports import changed_reports_are_refused, exit_code_is_kept_without_a_reader
 from tests.gate.profile.tables import census, fixture, wall, windows
 
 TABLES: dict[Arm, str] = {"candidate": "engine-h200-27b-b1-composed", "oracle": "vllm-0.25.0-h200-27b-b1"}
@@ -159,4 +159,5 @@ def test_it_is_listed_shown_and_derived_again_as_it_was(tmp_path: Path, capsys: 
         assert capsys.readouterr().out == printed
         assert shown.report(named, tmp_path) == code
         assert capsys.readouterr().out == printed
+    exit_code_is_kept_without_a_reader(place.folder.name, code, tmp_path)
     changed_reports_are_refused(place.folder, "attribution.json", tmp_path)

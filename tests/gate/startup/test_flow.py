@@ -18,7 +18,7 @@ from gate.observe.rows import CacheState, StartRow, Verdict
 from gate.progress import Ui
 from gate.startup import flow
 from gate.startup.record import StartupReport
-from tests.gate.aside_reports import changed_reports_are_refused
+from tests.gate.aside_reports import changed_reports_are_refused, exit_code_is_kept_without_a_reader
 from tests.gate.bench import fake
 from tests.ports import free_port
 
@@ -177,6 +177,7 @@ def test_it_is_listed_shown_and_derived_again_as_it_was(
     (folder / "startup.json").unlink()
     assert shown.report(folder.name, tmp_path / "out") == code
     assert (folder / "startup.json").read_bytes() == before
+    exit_code_is_kept_without_a_reader(folder.name, code, tmp_path / "out")
     changed_reports_are_refused(folder, "startup.json", tmp_path / "out")
 
 

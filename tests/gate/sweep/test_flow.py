@@ -22,7 +22,7 @@ from gate.progress import Ui
 from gate.sweep import flow
 from gate.sweep.points import points
 from gate.sweep.record import SweepPlan, SweepReport
-from tests.gate.aside_reports import changed_reports_are_refused
+from tests.gate.aside_reports import changed_reports_are_refused, exit_code_is_kept_without_a_reader
 from tests.ports import free_port
 
 RECIPE = """
@@ -204,4 +204,5 @@ def test_it_is_listed_shown_and_derived_again_as_it_was(
     (folder / "sweep.json").unlink()
     assert shown.report(folder.name, tmp_path / "out") == code
     assert (folder / "sweep.json").read_bytes() == before
+    exit_code_is_kept_without_a_reader(folder.name, code, tmp_path / "out")
     changed_reports_are_refused(folder, "sweep.json", tmp_path / "out")
