@@ -166,7 +166,7 @@ def _aside(folder: Path, kind: Kind) -> Entry:
         binding=False if kind == "startup" and report else None,
         legs=measured,
         planned=planned,
-        complete=bool(report) and measured == planned,
+        complete=bool(report) and measured == planned and report.get("complete") is not False,
         failure=failure(folder),
         changed=changed,
         kind=kind,

@@ -95,6 +95,12 @@ def test_sweeps_and_start_ups_are_listed_with_what_they_have(out: Path) -> None:
     assert lines[5] == ["20260105T000000Z-tiny-warm", "a", "–", "–", "0/2", "startup", "incomplete"]
 
 
+def test_a_sweep_is_listed_as_complete_only_where_its_report_says_so(out: Path) -> None:
+    """Every leg was measured, and one gave no value: the report says incomplete, and the exit code is 3."""
+    aside(out, "sweep", "20260103T000000Z-tiny", measured=2, report={"complete": False})
+    assert runs.entries(out)[-1].complete is False
+
+
 def profiled(out: Path, name: str, arms: str, report: dict[str, object] | None = None) -> Path:
     """A folder as gate profile leaves it; arms: such as "candidate oracle control"."""
     folder = out / "a" / name
