@@ -9,6 +9,7 @@ import errno
 import os
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -25,6 +26,7 @@ def main(app: typer.Typer, name: str) -> NoReturn:
     code = INTERRUPTED
     try:
         try:
+            open_streams()
             interrupt.install()
             code = run(app, name)
         finally:
@@ -32,6 +34,15 @@ def main(app: typer.Typer, name: str) -> NoReturn:
     except KeyboardInterrupt:  # before there was anything to end, in the last line, or in the way of the line above
         interrupt.over(code)
     sys.exit(code)
+
+
+def open_streams() -> None:
+    """Standard output or error that the caller has closed, `gate doctor >&-`: what is said goes nowhere, and no file
+    that a command opens takes their number.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # for as long as the process
 
 
 def run(app: typer.Typer, name: str) -> int:
