@@ -42,7 +42,7 @@ def open_streams() -> None:
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # for as long as the process
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  (for as long as the process)
 
 
 def run(app: typer.Typer, name: str) -> int:
