@@ -11,22 +11,20 @@
 namespace engine {
 namespace {
 
-template <Output>
 using Experts = Wide<64, 2, 3, 3>;
 
 // Tasks, largest entries last: the blocks take them from there, so that what is left at the end is short.
-template <class W>
 struct Tasks {
     const GroupedArgs& args;
     int count, each, row_units;
     __device__ explicit Tasks(const GroupedArgs& args)
-        : args(args), count(__ldcg(args.entry_count)), each(args.n / W::ROWS), row_units(args.k / W4A16::UNIT_K) {}
+        : args(args), count(__ldcg(args.entry_count)), each(args.n / Experts::ROWS), row_units(args.k / W4A16::UNIT_K) {}
     __device__ int all() const { return count * each; }
     __device__ int columns(int) const { return row_units; }
     // Asked for ahead, by tasks that may not be there: the last entry then.
     __device__ int4 entry(int task) const { return __ldcg(args.entries + max(count - 1 - task / each, 0)); }
     __device__ int tile(int task, int warp) const {   // a warpgroup's tiles of one product are neighbours
-        return task % each * (W::ROWS / TILE_ROWS) + warp / GROUP_WARPS * (GROUP_WARPS * W::TILES) + warp % GROUP_WARPS;
+        return task % each * (Experts::ROWS / TILE_ROWS) + warp / GROUP_WARPS * (GROUP_WARPS * Experts::TILES) + warp % GROUP_WARPS;
     }
     __device__ size_t first_tile(int task, int warp) const { return size_t(entry(task).x) * (args.n / TILE_ROWS) + tile(task, warp); }
     __device__ const uint8_t* units(int task, int warp) const { return args.weight + first_tile(task, warp) * row_units * W4A16::UNIT_BYTES; }
@@ -35,7 +33,7 @@ struct Tasks {
 
 // An entry is asked for two tasks ahead and its pairs one: `down` has two columns a task, in whose time no two trips fit.
 template <Output O>
-__device__ __forceinline__ void gather(const GroupedArgs& args, const Tasks<Experts<O>>& tasks, WideGather<Experts<O>> x) {
+__device__ __forceinline__ void gather(const GroupedArgs& args, const Tasks& tasks, WideGather<Experts> x) {
     auto pair_of = [&](int4 entry) { return __ldcg(args.pairs + entry.y + min(x.lane * GROUP_WARPS + x.warp, entry.z - 1)); };   // lanes 0 to 15
     if (int(blockIdx.x) >= tasks.all()) return;
     int4 entry = tasks.entry(blockIdx.x), next = tasks.entry(blockIdx.x + gridDim.x);
@@ -51,10 +49,9 @@ __device__ __forceinline__ void gather(const GroupedArgs& args, const Tasks<Expe
 
 template <Output O>
 __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const GroupedArgs args) {
-    using W = Experts<O>;
     extern __shared__ __align__(1024) uint8_t shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const WideBarriers<W> barriers(shared);
+    const WideBarriers<Experts> barriers(shared);
     if (threadIdx.x == 0) barriers.init();
     __syncthreads();
 
@@ -63,7 +60,7 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
         wait_for_previous_kernel();
         let_next_kernel_start();
     }
-    const Tasks<W> tasks(args);
+    const Tasks tasks(args);
     if (warp >= PRODUCT_WARPS) {
         fewer_registers<GATHER_REGISTERS>();
         if constexpr (O != Output::SWIGLU) {
@@ -74,34 +71,34 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
         return;
     }
     more_registers<PRODUCT_REGISTERS>();
-    WideRing<W, Tasks<W>, true> ring(tasks, shared, barriers, warp, tasks.row_units);
+    WideRing<Experts, Tasks, true> ring(tasks, shared, barriers, warp, tasks.row_units);
     if (lane == 0) ring.fill();
     if constexpr (O != Output::SWIGLU) {
         let_next_kernel_start();
         wait_for_previous_kernel();
     }
-    WideX<W> x{shared, barriers.x_full, barriers.x_empty};
+    WideX<Experts> x{shared, barriers.x_full, barriers.x_empty};
     Turn turn;
     int4 upcoming = tasks.entry(blockIdx.x);
     for (int task = blockIdx.x; task < tasks.all(); task += gridDim.x) {
         const int4 entry = upcoming;
         upcoming = tasks.entry(task + gridDim.x);
-        int pair[W::PAIRS / 32];   // lane, 32 + lane of the entry's
+        int pair[Experts::PAIRS / 32];   // lane, 32 + lane of the entry's
 #pragma unroll
-        for (int i = 0; i < W::PAIRS / 32; i++) pair[i] = __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1));
+        for (int i = 0; i < Experts::PAIRS / 32; i++) pair[i] = __ldcg(args.pairs + entry.y + min(i * 32 + lane, entry.z - 1));
         const int tile = tasks.tile(task, warp), groups = (entry.z + TOKENS - 1) / TOKENS;
-        float2 scales[W::TILES];
+        float2 scales[Experts::TILES];
 #pragma unroll
-        for (int t = 0; t < W::TILES; t++) scales[t] = expert_scales(args, entry.x, tile + t * GROUP_WARPS, lane);
-        typename W::Sums sums = {};
+        for (int t = 0; t < Experts::TILES; t++) scales[t] = expert_scales(args, entry.x, tile + t * GROUP_WARPS, lane);
+        Experts::Sums sums = {};
         switch ((groups + 1) / 2) {
-            case 1: multiply_wide<W, 2>(ring, turn, x, tasks.row_units, lane, sums); break;
-            case 2: multiply_wide<W, 4>(ring, turn, x, tasks.row_units, lane, sums); break;
-            case 3: multiply_wide<W, 6>(ring, turn, x, tasks.row_units, lane, sums); break;
-            default: multiply_wide<W, 8>(ring, turn, x, tasks.row_units, lane, sums);
+            case 1: multiply_wide<Experts, 2>(ring, turn, x, tasks.row_units, lane, sums); break;
+            case 2: multiply_wide<Experts, 4>(ring, turn, x, tasks.row_units, lane, sums); break;
+            case 3: multiply_wide<Experts, 6>(ring, turn, x, tasks.row_units, lane, sums); break;
+            default: multiply_wide<Experts, 8>(ring, turn, x, tasks.row_units, lane, sums);
         }
 #pragma unroll
-        for (int group = 0; group < W::GROUPS; group++) {
+        for (int group = 0; group < Experts::GROUPS; group++) {
             if (group >= groups) break;
             Columns<O> columns = {};
 #pragma unroll
@@ -111,7 +108,7 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
                 columns.out[j] = column >= entry.z ? -1 : out_offset<O>(args, p);
             }
 #pragma unroll
-            for (int t = 0; t < W::TILES; t++) {
+            for (int t = 0; t < Experts::TILES; t++) {
                 const float (&s)[LANE_SUMS] = sums[t][group];
                 write_pairs<O>(args, columns, tile + t * GROUP_WARPS, lane, scales[t], make_float4(s[0], s[1], s[2], s[3]));
             }
@@ -121,9 +118,9 @@ __global__ void __launch_bounds__(WIDE_WARPS * 32, 1) grouped_wide_kernel(const 
 
 template <Output O>
 cudaError_t launch_wide(const GroupedArgs& args, int blocks, bool dependent, void* stream) {
-    if constexpr (Experts<O>::FITS) {
-        if (cudaError_t error = cudaFuncSetAttribute(grouped_wide_kernel<O>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(Experts<O>::SHARED_BYTES))) return error;
-        return launch(grouped_wide_kernel<O>, dim3(blocks), WIDE_WARPS * 32, Experts<O>::SHARED_BYTES, dependent, stream, args);
+    if constexpr (Experts::FITS) {
+        if (cudaError_t error = cudaFuncSetAttribute(grouped_wide_kernel<O>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(Experts::SHARED_BYTES))) return error;
+        return launch(grouped_wide_kernel<O>, dim3(blocks), WIDE_WARPS * 32, Experts::SHARED_BYTES, dependent, stream, args);
     }
     return cudaErrorInvalidConfiguration;
 }
@@ -138,7 +135,7 @@ extern "C" int engine_moe_grouped_wide(const void* weight, const float* row_scal
     using namespace engine;
     const GroupedArgs args{static_cast<const uint8_t*>(weight), row_scale, static_cast<const uint8_t*>(x), out, static_cast<const int4*>(entries),
                            entry_count, pairs, weights, m, slots, n, k};
-    if (!args.valid() || n % Experts<Output::PAIR>::ROWS || blocks < 1) return cudaErrorInvalidValue;
+    if (!args.valid() || n % Experts::ROWS || blocks < 1) return cudaErrorInvalidValue;
     switch (Output(output)) {
         case Output::SWIGLU: return launch_wide<Output::SWIGLU>(args, blocks, dependent, stream);
         case Output::WEIGHTED: return launch_wide<Output::WEIGHTED>(args, blocks, dependent, stream);

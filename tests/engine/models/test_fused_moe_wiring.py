@@ -32,8 +32,8 @@ from tests.engine.models.test_fused_wiring import (
     caches,
     error,
     logits,
-    padding_may_be_nan,
 )
+from tests.engine.models.test_prompt_wiring import padding_may_be_nan
 
 MOE = CONFIG.model_copy(
     update={
