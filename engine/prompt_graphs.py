@@ -6,7 +6,8 @@ graph; rows of padding are routed nowhere, write no key, and leave the recurrent
 from the device how many rows are live, and which state slot is theirs.
 
 A prompt that begins in the step, whole or its first chunk, is taken, alone or beside decoding sequences, which run
-their own graph before it. Rejected: decoding rows among the prompt's, one graph for each pair of numbers; exact lengths
+their own graph before it: that reads the weights once more, 8 ms for 32 of the 35B, still less than launches take.
+Rejected: decoding rows among the prompt's, one graph for each pair of numbers; exact lengths
 kept from one prompt to the next, which pays only where prompts have one length, as a benchmark's do.
 """
 
@@ -26,15 +27,16 @@ from engine.models.caches import Caches
 from engine.models.step import Run, Step
 from engine.ops.sample import cuda as sample_cuda
 
-PROMPTS = False
-"""Whether the runner makes these graphs. They pass in the CPU emulator and have not yet run on a device."""
+PROMPTS = True
+"""Whether the runner makes these graphs."""
 ARCHS = ("90a",)
 """Where GDN's kernels read from the device what is live (ops/gdn/chunked)."""
 LENGTHS = (*range(128, 1025, 128), *range(1280, 2049, 256))
-"""Tokens. The host keeps ahead of a step of more. Of one of more than 1,024 an eighth or less is padding."""
-MIXED_DECODES = 8
-"""Sequences that may decode in the same step: their graph reads the weights once more. Reckoned, not measured: 2.5 ms
-for one of the 35B and 3.6 for eight."""
+"""Tokens. Of a prompt of more than 1,024 an eighth or less is padding."""
+LONGEST = {"mixture": 1536, "dense": 256}
+"""Tokens, of LENGTHS. For more the device does not wait for the host, and padding costs what it weighs. Reckoned from
+eight layers: the host needs 34 ms for the 35B's 40 layers, whose kernels take 21 at 1,024 tokens; less than 40 for the
+27B's 64, whose kernels take 34 at 256 tokens and 86 at 1,024 (results/h200-x2/bench, docs/h200.md)."""
 HEADER = ("live", "slot", "last")
 
 
@@ -129,7 +131,7 @@ class PromptGraphs:
         """
         self.model, self.caches = model, caches
         self.lengths = LENGTHS[: bisect_left(LENGTHS, min(max_tokens, max_positions)) + 1]
-        self.beside = min(MIXED_DECODES, max_decodes)
+        self.beside = max_decodes
         device = caches.kv.device
         self.inputs = PromptInputs(self.lengths[-1], max_positions, device)
         self._id = torch.zeros(1, dtype=torch.int64, device=device)
@@ -141,7 +143,7 @@ class PromptGraphs:
         self._capture_all(capture or CudaCapture())
 
     def takes(self, batch: Batch) -> bool:
-        """One prompt that begins, behind few enough decoding sequences, and no log-probs of a prompt."""
+        """One prompt that begins, behind sequences that decode, and no log-probs of a prompt."""
         *decoding, last = batch.segments
         return (
             1 < len(last.token_ids) <= self.lengths[-1]
