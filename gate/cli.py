@@ -148,6 +148,7 @@ def tokens(
     model: ModelOption = None,
     conc: ConcOption = None,
     repeats: Annotated[int, typer.Option("--repeats", help="Runs of each load by the oracle.")] = 3,
+    seeds: Annotated[int, typer.Option("--seeds", help="Sets of prompts at each level.")] = 2,
     candidate: CandidateOption = None,
     oracle: OracleOption = None,
     residency: ResidencyOption = None,
@@ -157,15 +158,15 @@ def tokens(
 ) -> None:
     """Judge greedy tokens alone, without timing.
 
-    At every level, with long answers and with requests that come, go and are cancelled; two seeds. The oracle answers
-    several times and judges every position that differs; the exit code is the verdict.
+    At every level, with long answers and with requests that come, go and are cancelled. The oracle answers several
+    times and judges every position that differs; the exit code is the verdict.
     """
     from gate.inputs import Asked
     from gate.progress import Ui
     from gate.tokenrun.flow import run as run_tokens
 
     asked = Asked(recipe, model, conc, None, candidate, oracle, residency, seed, "candidate", port)
-    raise typer.Exit(run_tokens(asked, repeats, out, Ui()))
+    raise typer.Exit(run_tokens(asked, repeats, seeds, out, Ui()))
 
 
 @app.command()

@@ -29,9 +29,9 @@ from gate.tokenrun.show import conclude
 from gate.tokens.compare import differs
 
 
-def run(asked: Asked, repeats: int, out: Path, ui: Ui) -> int:
+def run(asked: Asked, repeats: int, seeds: int, out: Path, ui: Ui) -> int:
     """Ask, judge, report. Returns the exit code; raises GateError for what keeps a run from starting."""
-    plan = make_token_plan(plan_for(asked), repeats)  # 1, 2
+    plan = make_token_plan(plan_for(asked), repeats, seeds)  # 1, 2
     ui.say(messages.tokens_planned(plan.plan_id, len(plan.scenarios), plan.repeats))
     with hold(plan.base.recipe) as lock:  # 3
         findings = preflight(plan.base, out)

@@ -15,7 +15,7 @@ from gate.recipe import Protocol
 from gate.report.model import ArmSummary, Divergence, TokenCell
 from gate.tokenrun.folder import TokenData
 from gate.tokenrun.model import KindCell, TieBreak, TokenReport
-from gate.tokenrun.plan import REPEATS
+from gate.tokenrun.plan import REPEATS, SEEDS
 from gate.tokens.compare import Pair, compare, noise_of, own_spread
 from gate.tokens.own import tie_breaks
 from gate.units import counted
@@ -164,6 +164,8 @@ def _missing(data: TokenData) -> Iterator[str]:
         yield data.ended or ended.INTERRUPTED
     if data.plan.repeats < REPEATS:
         yield f"{counted(data.plan.repeats, 'run')} by the oracle, fewer than {REPEATS}"
+    if data.plan.seeds < SEEDS:
+        yield f"{counted(data.plan.seeds, 'seed')}, fewer than {SEEDS}"
     full = Protocol().near_tie_nats
     if recipe.protocol.near_tie_nats > full:
         yield f"near_tie_nats {recipe.protocol.near_tie_nats:g}, above {full:g}"

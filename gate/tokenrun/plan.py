@@ -12,7 +12,8 @@ from gate.tokenrun.scenario import Scenario, digest, scenarios
 REPEATS = 3
 """Runs of each load by the oracle. Two can only agree or not; the third shows the rarer answer of three in four."""
 SEEDS = 2
-MOST_REPEATS = 20
+"""Sets of prompts. What goes wrong with one set alone is not known from the other."""
+MOST_REPEATS = MOST_SEEDS = 20
 
 
 class PlannedScenario(Row):
@@ -38,10 +39,12 @@ class TokenPlan(Row):
 def make_token_plan(base: Plan, repeats: int = REPEATS, seeds: int = SEEDS) -> TokenPlan:
     """
     Raises:
-        UsageError: repeats out of range, or prompts that the vocabulary has no room for.
+        UsageError: repeats or seeds out of range, or prompts that the vocabulary has no room for.
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise UsageError(f"--repeats {repeats}", expected=f"1 to {MOST_REPEATS}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UsageError(f"--seeds {seeds}", expected=f"1 to {MOST_SEEDS}")
     base = base.model_copy(update={"legs": ()})
     planned = tuple(
         PlannedScenario(name=one.name, calls=len(one.calls), sha256=digest(one)) for one in _made(base, seeds)

@@ -50,13 +50,15 @@ class Bench:
         self.ports = 0, 0
         """Of the candidate and of the oracle; 0: any."""
 
-    def run(self, candidate: Script = GOOD, oracle: Script = GOOD, conc: str = "1,2", repeats: int = 2) -> int:
+    def run(
+        self, candidate: Script = GOOD, oracle: Script = GOOD, conc: str = "1,2", repeats: int = 2, seeds: int = 2
+    ) -> int:
         with FakeServer(candidate, self.ports[0]) as ours, FakeServer(oracle, self.ports[1]) as theirs:
             self.recipe.write_text(
                 RECIPE.format(checkpoint=self.checkpoint, candidate=ours.url, oracle=theirs.url), encoding="utf-8"
             )
             self.asked = Asked(recipe=str(self.recipe), concurrency=conc, coin="candidate")
-            code = flow.run(self.asked, repeats, self.out, Ui())
+            code = flow.run(self.asked, repeats, seeds, self.out, Ui())
             self.bodies = {"candidate": list(ours.requests), "oracle": list(theirs.requests)}
             return code
 
@@ -281,6 +283,21 @@ def test_repeats_out_of_range_are_one_line(bench: Bench, repeats: int) -> None:
 def test_a_single_run_by_the_oracle_is_said(bench: Bench) -> None:
     bench.run(conc="1", repeats=1)
     assert any("1 run by the oracle" in reason for reason in bench.report.not_binding_because)
+
+
+@pytest.mark.parametrize("seeds", [0, 21])
+def test_seeds_out_of_range_are_one_line(bench: Bench, seeds: int) -> None:
+    with pytest.raises(UsageError, match=f"--seeds {seeds}"):
+        bench.run(seeds=seeds)
+
+
+def test_a_single_seed_asks_half_as_much_and_is_said(bench: Bench) -> None:
+    bench.run(conc="1")
+    asked = len(bench.bodies["candidate"])
+    assert not any("seed" in reason for reason in bench.report.not_binding_because)
+    bench.run(conc="1", seeds=1)
+    assert 2 * (len(bench.bodies["candidate"]) - 1) <= asked
+    assert "1 seed, fewer than 2" in bench.report.not_binding_because
 
 
 def test_what_is_not_known_of_the_servers_keeps_it_from_binding(bench: Bench) -> None:
