@@ -6,8 +6,7 @@ graph; rows of padding are routed nowhere, write no key, and leave the recurrent
 from the device how many rows are live, and which state slot is theirs.
 
 A prompt that begins in the step, whole or its first chunk, is taken, alone or beside decoding sequences, which run
-their own graph before it: that reads the weights once more, 8 ms for 32 of the 35B, still less than launches take.
-Rejected: decoding rows among the prompt's, one graph for each pair of numbers; exact lengths
+their own graph before it. Rejected: decoding rows among the prompt's, one graph for each pair of numbers; exact lengths
 kept from one prompt to the next, which pays only where prompts have one length, as a benchmark's do.
 """
 
@@ -37,6 +36,9 @@ LONGEST = {"mixture": 1536, "dense": 256}
 """Tokens, of LENGTHS. For more the device does not wait for the host, and padding costs what it weighs. Reckoned from
 eight layers: the host needs 34 ms for the 35B's 40 layers, whose kernels take 21 at 1,024 tokens; less than 40 for the
 27B's 64, whose kernels take 34 at 256 tokens and 86 at 1,024 (results/h200-x2/bench, docs/h200.md)."""
+MIXED_DECODES = 8
+"""Sequences that may decode in the same step: their graph reads the weights once more. Of the 35B a prompt of 1,024 tokens
+beside 8 takes 0.974 of the time that launches take, beside 31 1.014, where the host is fast."""
 HEADER = ("live", "slot", "last")
 
 
@@ -131,7 +133,7 @@ class PromptGraphs:
         """
         self.model, self.caches = model, caches
         self.lengths = LENGTHS[: bisect_left(LENGTHS, min(max_tokens, max_positions)) + 1]
-        self.beside = max_decodes
+        self.beside = min(MIXED_DECODES, max_decodes)
         device = caches.kv.device
         self.inputs = PromptInputs(self.lengths[-1], max_positions, device)
         self._id = torch.zeros(1, dtype=torch.int64, device=device)
