@@ -8,9 +8,10 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from gate.errors import StorageError
+from gate.observe.kinds import REPORTS, kind_of
 from gate.observe.rows import Row
-from gate.observe.store import check_report
-from gate.runs import REPORTS, kind_of, no_report
+from gate.observe.seals import check_shown
+from gate.runs import no_report
 
 R = TypeVar("R", bound=Row)
 
@@ -51,7 +52,7 @@ def derive(folder: Path) -> int:
 def _stored(folder: Path, model: type[R]) -> R:
     path = folder / REPORTS[kind_of(folder)]
     try:
-        check_report(folder)
+        check_shown(folder)
         return model.model_validate_json(path.read_bytes())
     except FileNotFoundError as error:
         raise no_report(folder) from error

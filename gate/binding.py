@@ -19,6 +19,8 @@ from gate.units import counted
 MIN_REPETITIONS = 3
 """Fewest legs of an arm per concurrency: with two, a median is a mean and one odd leg cannot be told."""
 
+UNSEALED = "complete.json has no seal of its own, so that records and marker may have been made anew: measure again"
+
 
 def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     """One sentence for each thing that keeps the grid from binding; nothing when it binds."""
@@ -39,6 +41,8 @@ def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     if evidence.missing or evidence.run.finished_at is None:
         missing = f"{len(evidence.missing)} of {len(evidence.plan.legs)} legs missing"
         yield f"{missing}: {evidence.run.ended or ended.INTERRUPTED}"
+    if evidence.run.unsealed:
+        yield UNSEALED
     if not evidence.plan.recipe.gpu:
         yield "no GPU: the host's processor is the device, and no GPU lock could be taken"
     yield from _arms(evidence)

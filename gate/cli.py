@@ -204,7 +204,7 @@ def profile(
     """Where the milliseconds of a decode step go.
 
     Traces 8 and 136 output tokens and divides the difference by 128 steps; splits the arms' delta into levers. Exit
-    code 0: every lever is proven or below the drift; 2: something is unproven; 3: refused.
+    code 0: every lever is proven or below the drift; 2: something is unproven or was not traced; 3: refused.
     """
     from gate.inputs import Asked
     from gate.profile.flow import ProfileAsked, command

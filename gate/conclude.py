@@ -10,10 +10,11 @@ from rich.console import Console
 from gate import shell
 from gate.errors import StorageError
 from gate.judge import judge
-from gate.observe.store import Store, check_report, read_run
+from gate.observe.seals import check_shown
+from gate.observe.store import Store, read_run
 from gate.report import html, jsonfile, markdown, plots, terminal
 from gate.report.model import Cell, Report
-from gate.runs import from_here, no_report
+from gate.runs import from_here, no_report, require_records
 
 PLAIN_WIDTH = 120
 """Columns where standard output is a file or a pipe."""
@@ -23,8 +24,10 @@ def conclude(folder: Path, finished_at: str | None = None) -> Report:
     """Judge, write every report file, then the terminal marker when the run is finished; print the table.
 
     finished_at: None for a run that was cut short, or that already has its marker.
+    Raises StorageError where nothing was measured, or cannot be read.
     """
     run, place = read_run(folder), Store(folder)
+    require_records(folder)
     if finished_at is not None:
         run = dataclasses.replace(run, finished_at=finished_at)
     report = judge(run)
@@ -64,7 +67,7 @@ def stored(folder: Path) -> Report:
     """
     path = folder / "report.json"
     try:
-        check_report(folder)
+        check_shown(folder)
         return jsonfile.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise no_report(folder) from error

@@ -118,8 +118,11 @@ def _legs(entry: Entry) -> Iterator[str]:
         yield entry.holds
     if entry.changed:
         yield "report changed"
+    elif entry.unsealed:
+        yield f"{entry.unsealed} unsealed"
     elif not entry.complete:
-        yield "incomplete" if entry.failure in (None, ended.INTERRUPTED) else "failed to start"
+        state = "incomplete" if entry.failure in (None, ended.INTERRUPTED) else "failed to start"
+        yield f"{state}, no {entry.missing}" if entry.missing else state
 
 
 def _columns(rows: Iterable[tuple[str, ...]]) -> str:

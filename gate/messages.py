@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from gate.errors import GateError
 from gate.observe.rows import Finding
 from gate.units import counted, duration, gib
 
 ARM_DIED = "died"
 ARM_ANSWERS_NOTHING = "answered no request"
 INTERRUPTED = "interrupted: stopping both servers; what was measured so far is kept"
+
+Say = Callable[[str], None]
+
+
+def quiet(_text: str) -> None:
+    """A Say of who has nobody to tell."""
 
 
 def starting(arm: str, kind: str, url: str, expected_s: float | None) -> str:
@@ -100,6 +107,15 @@ def tokens_cut_short(why: str, run_id: str) -> str:
 def _because(why: str) -> str:
     """Empty for Ctrl-C, which says nothing of itself."""
     return f"{why}; " if why else ""
+
+
+def derived_anew(doubt: GateError) -> str:
+    expected = f"; expected {doubt.expected}" if doubt.expected else ""
+    return f"{doubt.found}{expected}; it was derived anew from the records, and sealed"
+
+
+def passed_over(run_id: str, as_what: str, error: GateError) -> str:
+    return f"{run_id} is passed over as {as_what}: {error}"
 
 
 def report_at(path: str) -> str:

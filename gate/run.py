@@ -29,7 +29,7 @@ from gate.inputs import Asked, plan_of, recipe_for
 from gate.leg import run_leg
 from gate.lock import Lock, hold, keys
 from gate.looks import due
-from gate.observe import ended, fresh, pins, store
+from gate.observe import ended, fresh, pins, seals, store
 from gate.observe.machine import host, machine
 from gate.observe.ranges import leg_range
 from gate.observe.server import served_model
@@ -58,22 +58,22 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
         )
         place = store.Store(folder)
         place.create(plan, about)
-        bring(plan, about.machine, place)
+        bring(plan, about.machine, place, ui)
         ui.begun(folder.name, findings)
         return measure(plan, place, lock, ui)
 
 
-def bring(plan: Plan, machine: dict[str, str], place: store.Store) -> None:
+def bring(plan: Plan, machine: dict[str, str], place: store.Store, ui: Ui) -> None:
     """What this host knows already, as it is when the run begins."""
-    history.bring(plan, machine, place)  # 3 what equal arms did on it, if it was ever measured
-    baseline.bring(plan, machine, place)  # 3 what the candidate did on it when it was last accepted
+    history.bring(plan, machine, place, ui.say)  # 3 what equal arms did on it, if it was ever measured
+    baseline.bring(plan, machine, place, ui.say)  # 3 what the candidate did on it when it was last accepted
 
 
 def resume(folder: Path, ui: Ui) -> int:
     """Go on with an interrupted run at its next leg, under the same plan."""
     so_far = store.read_run(folder)
     plan = so_far.plan
-    if store.is_complete(folder):
+    if seals.is_complete(folder):
         raise UsageError(f"{folder.name} is complete", hint=f"gate show {folder.name}")
     about, now = store.read_run_file(folder), machine()
     for what in ("host", "cpu", *(key for key in {**about.machine, **now} if key.startswith("gpu"))):
@@ -88,7 +88,7 @@ def resume(folder: Path, ui: Ui) -> int:
         findings = list(about.preflight)
         since = [messages.resumed(len(so_far.legs), len(plan.legs))] if so_far.legs else []
         if not so_far.legs:
-            bring(plan, now, place)  # it was cut off before it had
+            bring(plan, now, place, ui)  # it was cut off before it had
         now_found = preflight(plan, folder.parents[1])
         findings += [finding for finding in (*since, *now_found) if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))

@@ -4,48 +4,22 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import pyarrow.parquet as pq
 
 from gate.errors import StorageError, UsageError
-from gate.observe import digests, ended
+from gate.observe import digests, ended, seals
+from gate.observe.kinds import DEEPER, KINDS, MEASURED, PLANS, PROFILED, RECORDS, REPORTS, Kind, kind_of
 from gate.observe.rows import ARMS, Verdict
-from gate.observe.store import COMPLETE, PLAN
 from gate.recipe import ROOT
 from gate.units import DASH
 
 R = TypeVar("R", dict[str, Any], list[Any])
 RESULTS = ROOT / "results"
-Kind = Literal["run", "sweep", "startup", "profile"]
-"""Of a folder, by the command that made it; a run is `gate run`'s or `gate tokens`'s."""
-KINDS: tuple[Kind, ...] = ("run", "sweep", "startup", "profile")
-PLANS: dict[Kind, str] = {
-    "run": PLAN,
-    "sweep": "sweep-plan.json",
-    "startup": "startup-plan.json",
-    "profile": "profile.json",
-}
-"""The file that makes a folder one of its kind, written before anything is measured."""
-REPORTS: dict[Kind, str] = {
-    "run": "report.json",
-    "sweep": "sweep.json",
-    "startup": "startup.json",
-    "profile": "attribution.json",
-}
-RECORDS: dict[Kind, str] = {"sweep": "requests.parquet", "startup": "starts.parquet"}
-"""One row for each planned leg that was measured."""
-MEASURED: dict[Kind, tuple[str, ...]] = {
-    "run": ("legs/*/legs.parquet", "tokens/answers-*.parquet"),
-    "profile": ("windows.parquet",),
-    **{kind: (name,) for kind, name in RECORDS.items()},
-}
-"""Of which there is one as soon as anything was measured."""
-DEEPER: tuple[Kind, ...] = ("sweep", "startup")
-PROFILED = "arms.json"
-"""What each arm of a profile said of itself, in the order in which they were traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +39,13 @@ class Entry:
     """Why it ended with nothing measured."""
     changed: bool = False
     """Its report is not the one that was written: then it has no verdict here, and `gate show` refuses it too."""
+    unsealed: str = ""
+    """What has lost its seal, "records" or "report": the same."""
     kind: Kind = "run"
     holds: str = ""
     """Of a profile: batch, backend and the arms that were traced."""
+    missing: str = ""
+    """Of a profile of which something was: what was not."""
 
 
 def find(name: str | None, out: Path = RESULTS, kinds: tuple[Kind, ...] = ("run",)) -> Path:
@@ -94,10 +72,6 @@ def find(name: str | None, out: Path = RESULTS, kinds: tuple[Kind, ...] = ("run"
     raise UsageError(
         f"no run {name!r} under {out.resolve()}", hint=f"did you mean {near[0]}?" if near else "gate list shows them"
     )
-
-
-def kind_of(folder: Path) -> Kind:
-    return next((kind for kind in KINDS if (folder / PLANS[kind]).is_file()), "run")
 
 
 def entries(out: Path = RESULTS) -> tuple[Entry, ...]:
@@ -131,8 +105,8 @@ def _folders(out: Path, kinds: tuple[Kind, ...]) -> list[Path]:
 
 
 def _entry(folder: Path) -> Entry:
-    changed = _changed(folder, REPORTS["run"])
-    report, plan = {} if changed else _json(folder / "report.json"), _json(folder / PLAN)
+    doubt = _doubt(folder, "run")
+    report, plan = {} if doubt else _json(folder / REPORTS["run"]), _json(folder / PLANS["run"])
     legs = plan.get("legs")
     recipe = plan.get("recipe")
     return Entry(
@@ -144,16 +118,16 @@ def _entry(folder: Path) -> Entry:
         binding=bool(report["binding"]) if "binding" in report else None,
         legs=len(list(folder.glob("legs/*/legs.parquet"))),
         planned=len(legs) if isinstance(legs, list) else None,
-        complete=(folder / COMPLETE).is_file(),
+        complete=seals.is_complete(folder),
         failure=failure(folder),
-        changed=changed,
+        **doubt,
     )
 
 
 def _aside(folder: Path, kind: Kind) -> Entry:
     """Of a sweep, which has no verdict, or of start-ups, whose verdict never binds."""
-    changed = _changed(folder, REPORTS[kind])
-    plan, report = _json(folder / PLANS[kind]), {} if changed else _json(folder / REPORTS[kind])
+    doubt = _doubt(folder, kind)
+    plan, report = _json(folder / PLANS[kind]), {} if doubt else _json(folder / REPORTS[kind])
     inner = plan if kind == "sweep" else _table(plan.get("plan"))
     legs, recipe = inner.get("legs"), _table(inner.get("recipe")).get("name")
     planned, measured = len(legs) if isinstance(legs, list) else None, _rows(folder / RECORDS[kind])
@@ -168,17 +142,19 @@ def _aside(folder: Path, kind: Kind) -> Entry:
         planned=planned,
         complete=bool(report) and measured == planned and report.get("complete") is not False,
         failure=failure(folder),
-        changed=changed,
+        **doubt,
         kind=kind,
     )
 
 
 def _profile(folder: Path) -> Entry:
     """It has no legs and no verdict."""
-    about, changed = _json(folder / PLANS["profile"]), _changed(folder, REPORTS["profile"])
-    report = {} if changed else _json(folder / REPORTS["profile"])
-    arms = [(str(arm.get("arm")), str(arm.get("role"))) for arm in map(_table, _read(folder / PROFILED, []))]
-    traced = ", ".join(arm if role == "measured" else role for arm, role in arms)
+    about, doubt = _json(folder / PLANS["profile"]), _doubt(folder, "profile")
+    report = {} if doubt else _json(folder / REPORTS["profile"])
+    arms = _said(_read(folder / PROFILED, []))
+    planned = _said(about.get("planned")) or [(arm, "measured") for arm in ARMS]
+    lacking = [one for one in planned if one not in arms] or _said(report.get("missing"))
+    traced = _names(arms)
     what = f"c{about.get('concurrency', DASH)} {about.get('backend', DASH)}"
     return Entry(
         folder=folder,
@@ -189,21 +165,44 @@ def _profile(folder: Path) -> Entry:
         binding=None,
         legs=0,
         planned=None,
-        complete=bool(report) and {(arm, "measured") for arm in ARMS} <= set(arms) and ended.why(folder) is None,
+        complete=bool(report) and not lacking and ended.why(folder) is None,
         failure=failure(folder),
-        changed=changed,
+        **doubt,
         kind="profile",
+        missing=_names(lacking) if arms else "",
         holds=": ".join(filter(None, (what, traced))) + (", refused" if report.get("refused") is True else ""),
     )
 
 
-def _changed(folder: Path, report: str) -> bool:
-    """Of this file alone, which is all that a list shows. One that cannot be read is damaged, and shows nothing."""
+def _said(traced: object) -> list[tuple[str, str]]:
+    """(arm, role) of each, as a file has it; nothing of what is no list."""
+    found = map(_table, traced) if isinstance(traced, list) else ()
+    return [(str(one.get("arm")), str(one.get("role"))) for one in found]
+
+
+def _names(traced: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(arm if role == "measured" else role for arm, role in traced)
+
+
+class _Doubt(TypedDict, total=False):
+    """Fields of an Entry: why nothing of its report is shown."""
+
+    changed: bool
+    unsealed: str
+
+
+def _doubt(folder: Path, kind: Kind) -> _Doubt:
+    """Empty where its report can be shown. One that cannot be read is damaged, and shows nothing."""
+    report = REPORTS[kind]
     try:
-        sealed = dict(digests.read(folder / digests.REPORT)).get(report)
-        return sealed is not None and digests.of(folder, [folder / report])[report] != sealed
+        if seals.lost_records(folder) is not None:
+            return {"unsealed": "records"}
+        sealed = dict(digests.read(folder / digests.REPORT)).get(report)  # of the one file that a list shows
+        if sealed is not None and digests.of(folder, [folder / report])[report] != sealed:
+            return {"changed": True}
+        return {"unsealed": "report"} if seals.lost_report(folder) is not None else {}
     except OSError:
-        return False
+        return {}
 
 
 def failure(folder: Path) -> str | None:
@@ -218,9 +217,15 @@ def no_report(folder: Path) -> StorageError:
     if why is not None:
         hint = anew if why == ended.INTERRUPTED else f"mend that; then {anew}"
         return StorageError(f"{folder.name} ended with nothing measured: {why}", hint=hint)
-    if kind in ("startup", "profile") and not _measured(folder):
+    if not _measured(folder):
         return StorageError(f"{folder} has no report, and no records to derive one from", hint=anew)
     return StorageError(f"{folder} has no report", hint=f"gate report {folder.name} derives one")
+
+
+def require_records(folder: Path) -> None:
+    """Raises StorageError of a folder in which nothing was measured: there is no report to derive, and no verdict."""
+    if not _measured(folder):
+        raise no_report(folder)
 
 
 def _measured(folder: Path) -> bool:

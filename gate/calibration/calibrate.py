@@ -40,10 +40,19 @@ def calibrate(asked: Asked, arm: Arm, gates: int, out: Path, ui: Ui) -> int:
     plan, folder = plan_for(both), out / host()
     levels = set(plan.recipe.protocol.concurrency)
     wanted = key.key_of(plan, folder.name, machine(), None)
+    told: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in told:
+            told.add(text)
+            ui.say(text)
+
     for _ in range(gates):
         # One of other levels would be gone on with, and not count.
         found = [
-            gate for gate in history.gates(folder, wanted) if levels <= set(gate.run.plan.recipe.protocol.concurrency)
+            gate
+            for gate in history.gates(folder, wanted, say_once)
+            if levels <= set(gate.run.plan.recipe.protocol.concurrency)
         ]
         complete = [gate for gate in found if gate.complete]
         if len(complete) >= gates:

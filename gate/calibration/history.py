@@ -9,12 +9,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gate import messages
 from gate.calibration import fit
 from gate.calibration import key as keys
 from gate.calibration.record import BandKey, BandRecord
 from gate.checks.evidence import Evidence
 from gate.errors import StorageError
-from gate.observe import store
+from gate.messages import Say, quiet
+from gate.observe import seals, store
+from gate.observe.documents import read_json, read_model
 from gate.observe.rundata import RunData
 from gate.plan import Plan
 
@@ -34,41 +37,47 @@ def key_of_run(run: RunData) -> BandKey:
     return keys.key_of(run.plan, run.host, run.machine, None if identity is None else identity.version)
 
 
-def gates(folder: Path, key: BandKey) -> tuple[Gate, ...]:
+def gates(folder: Path, key: BandKey, say: Say = quiet) -> tuple[Gate, ...]:
     """A/A runs of a host's folder with this key, oldest first, complete or not.
 
-    A run that cannot be read is left out: it is one that `gate list` shows as damaged. So is one that does not tell a
+    A run that cannot be read, was changed or has lost a seal is left out, which is said. So is one that does not tell a
     setting which the key knows, or tells one that it does not. A copy of a folder is no second gate: it would lend its
     noise twice, and more gates than there were.
     """
     found: dict[str, Gate] = {}
-    for gate in _gates(folder, key):
+    for gate in _gates(folder, key, say):
         known = found.get(gate.run.run_id)
         if known is None or not known.complete:
             found[gate.run.run_id] = gate
     return tuple(found.values())
 
 
-def _gates(folder: Path, key: BandKey) -> Iterator[Gate]:
+def _gates(folder: Path, key: BandKey, say: Say) -> Iterator[Gate]:
     for path in sorted(folder.glob(f"*/{store.PLAN}")):
         try:
             # Legs are read of A/A runs alone, which are few.
             if not keys.is_aa(Plan.model_validate_json(path.read_bytes())):
                 continue
             run = store.read_run(path.parent)
+            if seals.is_complete(path.parent):  # an unfinished one may have been killed between its report and the seal
+                seals.check_report(path.parent)
+            if run.unsealed:
+                continue
             if not keys.differences(found := key_of_run(run), key) and not keys.unknown(found, key):
                 yield Gate(path.parent, run, run.finished_at is not None)
-        except (StorageError, ValidationError, OSError):
+        except StorageError as error:
+            say(messages.passed_over(path.parent.name, "an A/A gate", error))
+        except (ValidationError, OSError):
             continue
 
 
-def nearest(folder: Path, recipe: str, key: BandKey) -> BandRecord | None:
+def nearest(folder: Path, recipe: str, key: BandKey, say: Say = quiet) -> BandRecord | None:
     """Of the recipe's bands on this host the one that differs least; None where there is none.
 
     One that differs is worth having: the report says in what. One of another kind of oracle is not: it was recorded for
-    its observed rates (`calibrate --arm candidate`).
+    its observed rates (`calibrate --arm candidate`). One that cannot be read, or was edited, is none, which is said.
     """
-    found = [band for path in sorted((folder / BANDS).glob("*.json")) if (band := _read(path)) is not None]
+    found = [band for path in sorted((folder / BANDS).glob("*.json")) if (band := _read(path, say)) is not None]
     found = [band for band in found if band.key.oracle_kind == key.oracle_kind]
     ours = [band for band in found if band.recipe == recipe or not keys.differences(band.key, key)]
     return min(
@@ -82,14 +91,15 @@ def path_of(folder: Path, recipe: str, key: BandKey) -> Path:
     return folder / BANDS / f"{recipe}-{keys.digest(key)[:12]}.json"
 
 
-def _read(path: Path) -> BandRecord | None:
-    """A band that cannot be read, or was edited, is as good as none; calibrate writes it anew."""
+def _read(path: Path, say: Say) -> BandRecord | None:
     try:
-        document = store.read_json(path)
-        record = BandRecord.model_validate_json(path.read_bytes())
-    except (OSError, StorageError, ValidationError):
+        record = read_model(BandRecord, path)
+        if fit.id_of(read_json(path)) != record.band_id:
+            raise StorageError(f"{path} was changed after it was written", expected="a band that hashes to its band_id")
+    except StorageError as error:
+        say(f"{messages.passed_over(path.name, 'a band', error)}; gate calibrate writes it anew")
         return None
-    return record if fit.id_of(document) == record.band_id else None
+    return record
 
 
 def write(record: BandRecord, path: Path) -> None:
@@ -107,9 +117,9 @@ def write(record: BandRecord, path: Path) -> None:
         raise StorageError.unwritable(path, error) from error
 
 
-def bring(plan: Plan, machine: Mapping[str, str], place: store.Store) -> None:
+def bring(plan: Plan, machine: Mapping[str, str], place: store.Store, say: Say = quiet) -> None:
     """Copy the host's nearest band into the run's folder, where one exists."""
     folder = place.folder.parent
-    band = nearest(folder, plan.recipe.name, keys.key_of(plan, folder.name, machine, None))
+    band = nearest(folder, plan.recipe.name, keys.key_of(plan, folder.name, machine, None), say)
     if band is not None:
         place.write_band(band)

@@ -11,36 +11,45 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gate import messages
 from gate.calibration.key import own_env, portless
 from gate.compare.differences import machine_differences, refusal
 from gate.compare.figures import named, primary
 from gate.compare.record import Baseline
 from gate.errors import GateError
 from gate.judge import judge
-from gate.observe import store
+from gate.messages import Say, quiet
+from gate.observe import seals, store
 from gate.observe.rows import Verdict
 from gate.plan import Plan
 
 
-def bring(plan: Plan, machine: dict[str, str], place: store.Store) -> None:
+def bring(plan: Plan, machine: dict[str, str], place: store.Store, say: Say) -> None:
     """Copy what it takes of the last accepted grid into the run's folder, so that its report can be derived there."""
-    baseline = last_accepted(place.folder.parent, plan, machine)
+    baseline = last_accepted(place.folder.parent, plan, machine, say)
     if baseline is not None:
         place.write_baseline(baseline)
 
 
-def last_accepted(host: Path, plan: Plan, machine: dict[str, str]) -> Baseline | None:
-    """The newest in a host's folder; one that cannot be read is passed over, since it was accepted by nobody."""
+def last_accepted(host: Path, plan: Plan, machine: dict[str, str], say: Say = quiet) -> Baseline | None:
+    """The newest in a host's folder.
+
+    One that cannot be read, was changed or has lost a seal was accepted by nobody: it is passed over, which is said.
+    """
     for folder in _accepted(host):
         try:
             then = Plan.model_validate_json((folder / store.PLAN).read_bytes())
             if _another(then, plan):
                 continue
             run = store.read_run(folder)
-            if run.finished_at is None or list(machine_differences(run.machine, machine)):
+            if run.finished_at is None or run.unsealed or list(machine_differences(run.machine, machine)):
                 continue
+            seals.check_report(folder)
             report = judge(run)
-        except (GateError, ValidationError, OSError):
+        except GateError as error:
+            say(messages.passed_over(folder.name, "the last accepted grid", error))
+            continue
+        except (ValidationError, OSError):
             continue
         # A cell that a bound decided has no figures: beside it no loss would be seen.
         if report.verdict is Verdict.PASS and not any(cell.primary and cell.bounded for cell in report.cells):
@@ -58,7 +67,7 @@ def last_accepted(host: Path, plan: Plan, machine: dict[str, str]) -> Baseline |
 
 def _accepted(host: Path) -> Iterator[Path]:
     """Newest first; the marker's own word saves reading runs that did not pass."""
-    for marker in sorted(host.glob(f"*/{store.COMPLETE}"), reverse=True):
+    for marker in sorted(host.glob(f"*/{seals.COMPLETE}"), reverse=True):
         try:
             passed = json.loads(marker.read_bytes()).get("verdict") == Verdict.PASS
         except (OSError, ValueError, AttributeError):

@@ -11,6 +11,7 @@ from gate.compare.record import Comparison, Side
 from gate.errors import UsageError
 from gate.judge import judge
 from gate.observe.rundata import RunData
+from gate.observe.seals import check_report
 from gate.observe.store import read_run
 from gate.report.model import Report
 from gate.tokenrun.folder import is_token_run
@@ -20,12 +21,12 @@ def compare(first: Path, second: Path) -> Comparison:
     """
     Raises:
         UsageError: one and the same run, two that did not measure the same thing, or one that judged tokens alone.
-        StorageError: a run that cannot be read.
+        StorageError: a run that cannot be read, or whose report was changed or has lost its seal.
     """
     for folder in (first, second):
         if is_token_run(folder):
             raise UsageError(f"{folder.name} judged tokens alone", expected="runs of gate run: figures are compared")
-    then, now = read_run(first), read_run(second)
+    then, now = (_read(folder) for folder in (first, second))
     if then.run_id == now.run_id and then.host == now.host:
         raise UsageError(f"{first.name} twice", expected="two runs", hint="gate list shows them")
     why = refusal(then.plan, now.plan)
@@ -35,6 +36,13 @@ def compare(first: Path, second: Path) -> Comparison:
             expected="two runs of one recipe and checkpoint",
         )
     return side_by_side((then, judge(then)), (now, judge(now)))
+
+
+def _read(folder: Path) -> RunData:
+    """Its report is not needed here; but one that is not as it was written says that somebody was at the run."""
+    run = read_run(folder)
+    check_report(folder)
+    return run
 
 
 def side_by_side(then: tuple[RunData, Report], now: tuple[RunData, Report]) -> Comparison:

@@ -89,16 +89,20 @@ def differing(sealed: Mapping[str, str], found: Mapping[str, str]) -> Problem | 
     return None
 
 
-def broken(folder: Path, found: Mapping[str, str]) -> Problem | None:
-    """The first file of an unfinished run that was never announced like this; runs of older versions announce none."""
+def broken(folder: Path, found: Mapping[str, str], *, resumed: bool) -> Problem | None:
+    """The first file that was never announced like this; runs of older versions announce none.
+
+    resumed: it may have been killed and gone on with, so that a file was announced and never written.
+    """
     if not (folder / RECORDS).is_file():
         return None
     announced: dict[str, list[str]] = {}
-    for name, digest in read(folder / RECORDS):
+    order = read(folder / RECORDS)
+    for name, digest in order:
         announced.setdefault(name, []).append(digest)
     for name, digest in found.items():
         if digest not in announced.get(name, ())[-2:]:
             return Problem(name, "was changed" if name in announced else "was added")
-    # Legs are written one after the other: only the last one announced may have been cut off.
-    rows = [name for name in announced if name.endswith(LEG_ROW)]
-    return next((Problem(name, "is missing") for name in rows[:-1] if name not in found), None)
+    # One after the other is written: only the last one announced may have been cut off.
+    names = [name for name in announced if name.endswith(LEG_ROW)] if resumed else [name for name, _ in order]
+    return next((Problem(name, "is missing") for name in names[:-1] if name not in found), None)

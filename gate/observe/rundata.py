@@ -26,6 +26,8 @@ class RunData:
     """ISO 8601 UTC."""
     finished_at: str | None = None
     """None until the last leg, the identification and the margins are done."""
+    unsealed: bool = False
+    """Finished by a version whose marker has no seal of its own: nobody can tell if its records are as measured."""
     ended: str | None = None
     """Why it ended early, as it said itself; None in a finished run, and in one that was killed."""
     legs: tuple[LegRow, ...] = ()

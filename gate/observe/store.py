@@ -21,16 +21,16 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from gate.calibration.record import BandRecord
 from gate.compare.record import Baseline
 from gate.errors import StorageError
-from gate.observe import digests, ended, parquet
+from gate.observe import digests, ended, kinds, parquet, seals
+from gate.observe.documents import read_json, read_model, unreadable
 from gate.observe.rows import (
     Finding,
     Identity,
@@ -41,36 +41,18 @@ from gate.observe.rows import (
     Row,
     StartRow,
     TelemetryRow,
-    Verdict,
 )
 from gate.observe.rundata import RunData
 from gate.observe.tokenrows import ForcedRow, SequenceRow
 from gate.plan import Plan, document_hash
 from gate.report.model import ClientCost
 
-PLAN, RUN, IDENTITIES, COMPLETE = "plan.json", "run.json", "identities.json", "complete.json"
+PLAN, RUN, IDENTITIES = kinds.PLANS["run"], "run.json", "identities.json"
 BAND = "band.json"
 BASELINE = "baseline.json"
-RAW = (PLAN, RUN, IDENTITIES, BAND, BASELINE, "margins.parquet", "starts.parquet")
-DERIVED = (
-    *("report.json", "report.md", "report.html", "cells.parquet"),
-    *("sweep.json", "sweep.md", "startup.json", "startup.md", "attribution.json", "profile.md"),
-)
 TABLES: dict[str, type[Row]] = {"legs": LegRow, "requests": RequestRow, "telemetry": TelemetryRow}
-SCHEMA_VERSION = 1
-"""Of plan.json, run.json and complete.json. A field with a default needs no other; one with another meaning does."""
-M = TypeVar("M", bound=BaseModel)
 R = TypeVar("R", bound=Row)
 IDENTITY_LIST = TypeAdapter(tuple[Identity, ...])
-
-
-def _iso(text: str) -> str:
-    datetime.fromisoformat(text)
-    return text
-
-
-Moment = Annotated[str, AfterValidator(_iso)]
-"""ISO 8601, as text: what is read is written again to the byte."""
 
 
 class RunFile(BaseModel):
@@ -81,26 +63,11 @@ class RunFile(BaseModel):
     schema_version: Literal[1] = 1
     run_id: str
     host: str
-    started_at: Moment
+    started_at: seals.Moment
     machine: dict[str, str] = {}
     client: ClientCost | None = None
     preflight: tuple[Finding, ...] = ()
     pins: tuple[Pins, ...] = ()
-
-
-class CompleteFile(BaseModel):
-    """complete.json: the terminal marker."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    schema_version: Literal[1] = 1
-    finished_at: Moment
-    verdict: Verdict
-    exit_code: int
-    sha256: dict[str, str]
-    """Of everything that a report is derived from, by path."""
-    seal: str | None = None
-    """Hash of the rest of this document; None in the files of versions that wrote none."""
 
 
 class Store:
@@ -186,13 +153,14 @@ class Store:
             "finished_at": finished_at,
             "verdict": verdict,
             "exit_code": exit_code,
-            "sha256": digests.of(self.folder, _raw(self.folder)),
+            "sha256": digests.of(self.folder, kinds.raw(self.folder)),
         }
-        self.write_text(COMPLETE, json.dumps(marker | {"seal": document_hash(marker)}) + "\n")
+        self.write_text(seals.COMPLETE, json.dumps(marker | {"seal": document_hash(marker)}) + "\n")
 
     def seal_report(self) -> None:
         """What `gate show` compares the report with: a figure edited there is found, as one in the records is."""
-        written = [path for name in DERIVED if (path := self.folder / name).is_file()]  # as many as the flow writes
+        names = kinds.DERIVED[kinds.kind_of(self.folder)]
+        written = [path for name in names if (path := self.folder / name).is_file()]  # as many as the flow writes
         found = digests.of(self.folder, written)
         self.write_text(digests.REPORT, digests.lines(found))
 
@@ -204,7 +172,7 @@ class Store:
         path = self.folder / name
         partial = path.with_name(f".{path.name}.partial")
         try:
-            if name in RAW or name.startswith(("legs/", "tokens/")):
+            if kinds.is_raw(self.folder, name):
                 digests.note(self.folder, name, data)
             with partial.open("wb") as file:
                 file.write(data)
@@ -220,10 +188,6 @@ class Store:
             raise
 
 
-def is_complete(folder: Path) -> bool:
-    return (folder / COMPLETE).is_file()
-
-
 def read_run(folder: Path) -> RunData:
     """Everything a run left behind, from its raw files; legs without their own row are left out.
 
@@ -237,7 +201,7 @@ def read_run(folder: Path) -> RunData:
         raise StorageError(
             f"{folder / PLAN} does not hash to its own plan_id", hint="it was edited, or written by another version"
         )
-    finished = check_seal(folder)
+    finished = seals.check_records(folder)
     run = read_model(RunFile, folder / RUN)
     measured = [leg.leg_id for leg in plan.all_legs if (folder / "legs" / leg.leg_id / "legs.parquet").is_file()]
 
@@ -252,6 +216,7 @@ def read_run(folder: Path) -> RunData:
         host=run.host,
         started_at=run.started_at,
         finished_at=finished.finished_at if finished is not None else None,
+        unsealed=finished is not None and finished.seal is None,
         legs=tuple(row for leg_id in measured for row in _leg(folder, leg_id)),
         requests=rows("requests"),
         telemetry=rows("telemetry"),
@@ -273,57 +238,6 @@ def read_run(folder: Path) -> RunData:
 def parts(folder: Path, beginning: str, model: type[R]) -> tuple[R, ...]:
     files = sorted((folder / "tokens").glob(f"{beginning}*.parquet"))
     return tuple(row for file in files for row in parquet.read(model, file))
-
-
-def check_report(folder: Path) -> None:
-    """Raises StorageError when the report is not the one that was written; one without a seal is an older version's."""
-    for name, digest in digests.read(folder / digests.REPORT):
-        path = folder / name
-        if path.is_file() and digests.of(folder, [path])[name] != digest:
-            raise StorageError(
-                f"{path} was changed after it was written", hint=f"gate report {folder.name} derives it again"
-            )
-
-
-def _raw(folder: Path) -> list[Path]:
-    """Everything that a report is derived from."""
-    parts = (*folder.glob("legs/*/*.parquet"), *folder.glob("tokens/*.parquet"))
-    return [folder / name for name in RAW if (folder / name).is_file()] + sorted(parts)
-
-
-def check_seal(folder: Path) -> CompleteFile | None:
-    """The terminal marker of a finished run.
-
-    Raises:
-        StorageError: the raw records are not those that were measured.
-    """
-    finished = _complete(folder)
-    try:
-        found = digests.of(folder, _raw(folder))
-        problem = digests.broken(folder, found) if finished is None else digests.differing(finished.sha256, found)
-    except OSError as error:
-        raise _unreadable(folder, error) from error
-    if problem is not None:
-        when = "it was measured" if finished is None else "the run was finished"
-        raise StorageError(
-            f"{folder / problem.name} {problem.state} after {when}",
-            expected="the records as they were measured",
-            hint="restore them, or measure again",
-        )
-    return finished
-
-
-def _complete(folder: Path) -> CompleteFile | None:
-    if not is_complete(folder):
-        return None
-    finished, document = read_model(CompleteFile, folder / COMPLETE), read_json(folder / COMPLETE)
-    if finished.seal not in (None, document_hash({k: v for k, v in document.items() if k != "seal"})):
-        raise StorageError(
-            f"{folder / COMPLETE} was changed after the run was finished",
-            expected="the marker as it was written",
-            hint="restore it, or measure again",
-        )
-    return finished
 
 
 def _starts(folder: Path) -> tuple[StartRow, ...]:
@@ -354,37 +268,4 @@ def identities(folder: Path) -> tuple[Identity, ...]:
     try:
         return IDENTITY_LIST.validate_json(path.read_bytes())
     except (ValidationError, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def read_model(model: type[M], path: Path) -> M:
-    try:
-        data = path.read_bytes()
-        found = read_json(path).get("schema_version", SCHEMA_VERSION)
-        if found != SCHEMA_VERSION:
-            raise StorageError(
-                f"{path} has schema version {found!r}",
-                expected=f"{SCHEMA_VERSION}, which this gate reads",
-                hint="read it with the version that wrote it",
-            )
-        return model.model_validate_json(data)
-    except (ValidationError, OSError) as error:
-        raise _unreadable(path, error) from error
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, OSError, RecursionError) as error:
-        raise _unreadable(path, error) from error
-    return value if isinstance(value, dict) else {}
-
-
-def _unreadable(path: Path, error: Exception) -> StorageError:
-    if isinstance(error, ValidationError):
-        wrong = error.errors()[0]
-        where = ".".join(str(part) for part in wrong["loc"])
-        reason = f"{where}: {wrong['msg']}" if where else wrong["msg"]
-    else:
-        reason = str(error)
-    return StorageError(f"{path} cannot be read: {reason}", hint="it is damaged, or was written by another version")
+        raise unreadable(path, error) from error

@@ -1,6 +1,7 @@
 """5 to 8 Raw windows on disk -> checks, step tables, levers, every report file; the exit code.
 
-0: shown and every lever proven or below the drift; 2: something in it is unproven; 3: refused, no step to show.
+0: shown and every lever proven or below the drift; 2: something in it is unproven, or was not traced; 3: refused, no
+step to show.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from gate.profile.checks.evidence import Evidence
 from gate.profile.difference import step_table
 from gate.profile.levers import Drift, attribute, drift_of
 from gate.profile.modules import with_modules
-from gate.profile.rows import ProfileReport, StepTable
+from gate.profile.rows import ProfileReport, StepTable, Traced
 from gate.profile.store import ArmRecord, ProfileData, ProfileStore
 from gate.runs import from_here
 
 PAGE = "profile.md"
 PLAIN_WIDTH = 120
 """Columns where standard output is a file or a pipe."""
+BOTH = tuple(Traced(arm=arm, role="measured") for arm in ARMS)
+"""What every profile has to have, whatever else was planned."""
 NO_CONTROL = "both arms, no control was profiled"
 
 
@@ -49,6 +52,7 @@ def derive(data: ProfileData) -> ProfileReport:
         else None,
         findings=found,
         ended=data.ended,
+        missing=tuple(one for one in data.file.planned or BOTH if not _traced(data, one)),
         refused=refused,
     )
 
@@ -94,7 +98,7 @@ def compare(one: ProfileData, other: ProfileData) -> ProfileReport:
 def exit_code(report: ProfileReport) -> int:
     if report.refused:
         return VOID
-    if report.attribution is None:  # cut short after one arm
+    if report.missing or report.attribution is None:  # cut short, after one arm or in the control
         return INCONCLUSIVE
     unproven = any(lever.proof == "unproven" for lever in report.attribution.levers)
     return INCONCLUSIVE if report.findings or unproven else PASS
@@ -128,6 +132,12 @@ def _table(data: ProfileData, arm: Arm, role: str) -> StepTable | None:
     made_table = step_table(record.name, made[0], made[1], record.wall, data.file.roof_bytes_per_s)
     placed = with_modules(made_table, data.census)
     return placed.model_copy(update={"notes": (*placed.notes, *_held(data, record))})
+
+
+def _traced(data: ProfileData, one: Traced) -> bool:
+    """Whether it is there in full: the record of an arm is written before its windows."""
+    windows = [window for window in data.windows if (window.arm, window.role) == (one.arm, one.role)]
+    return len(windows) == 2 and any((record.arm, record.role) == (one.arm, one.role) for record in data.arms)
 
 
 def _held(data: ProfileData, record: ArmRecord) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from gate import shown
 from gate.arm.process import GUARD
 from gate.errors import UsageError
 from gate.inputs import Asked, levels, plan_for, recipe_for
@@ -19,7 +20,7 @@ from gate.preflight import preflight
 from gate.profile import census, store, tools
 from gate.profile.capture import Captured, Setting, capture
 from gate.profile.conclude import compare, conclude, exit_code, show
-from gate.profile.rows import LONG_TOKENS, SHORT_TOKENS, Role
+from gate.profile.rows import LONG_TOKENS, SHORT_TOKENS, Traced
 from gate.progress import Ui
 
 
@@ -51,16 +52,17 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
     with hold(plan.recipe):  # 3
         findings = preflight(plan, out)
         setting = Setting(plan, backend, nsys, batch, prompt_tokens, more.rounds, more.keep_traces)
-        place = _begin(setting, more, out)
+        order = _order(plan.coin, control=more.control)
+        place = _begin(setting, more, order, out)
         ui.begun(place.folder.name, findings)
         arms: list[store.ArmRecord] = []
         captured: list[Captured] = []
         try:
             with ended.noted(place):
-                for arm, role in _order(plan.coin, control=more.control):  # 4
-                    made = capture(setting, arm, role, place.folder.resolve(), ui.say)
+                for one in order:  # 4
+                    made = capture(setting, one.arm, one.role, place.folder.resolve(), ui.say)
                     captured.append(made)
-                    arms.append(_record(plan, arm, role, made))
+                    arms.append(_record(plan, one, made))
                     # At once: a control that fails, or a Ctrl-C, then costs no more than itself.
                     windows = tuple(window for one in captured for window in one.windows)
                     place.write_raw(tuple(arms), windows, _census(plan, setting, arms))
@@ -94,7 +96,7 @@ def again(name: str | None, other: str | None, out: Path) -> int:
     """Show a profile anew from its records, or compare two; the newest where none is named."""
     folder = store.require(name, out)
     if other is None:
-        return conclude(folder)
+        return shown.again(folder)
     report = compare(store.read(folder), store.read(store.require(other, out)))
     show(report)
     return exit_code(report)
@@ -108,14 +110,14 @@ def _batch(asked: Asked) -> int:
     return found[0]
 
 
-def _order(first: Arm, *, control: bool) -> list[tuple[Arm, Role]]:
+def _order(first: Arm, *, control: bool) -> tuple[Traced, ...]:
     """The arm that opens is profiled once more at the end: what it moved by in between is the drift."""
     second: Arm = "oracle" if first == "candidate" else "candidate"
-    order: list[tuple[Arm, Role]] = [(first, "measured"), (second, "measured")]
-    return [*order, (first, "control")] if control else order
+    both = (Traced(arm=first, role="measured"), Traced(arm=second, role="measured"))
+    return (*both, Traced(arm=first, role="control")) if control else both
 
 
-def _begin(setting: Setting, more: ProfileAsked, out: Path) -> store.ProfileStore:
+def _begin(setting: Setting, more: ProfileAsked, order: tuple[Traced, ...], out: Path) -> store.ProfileStore:
     recipe = setting.plan.recipe
     started, folder = fresh.folder(out / host(), f"{recipe.name}-profile-{setting.plan.plan_id[:8]}")
     place = store.ProfileStore(folder)
@@ -131,6 +133,8 @@ def _begin(setting: Setting, more: ProfileAsked, out: Path) -> store.ProfileStor
             prompt_tokens=setting.prompt_tokens,
             rounds=setting.rounds,
             roof_bytes_per_s=None if more.roof_gb_per_s is None else more.roof_gb_per_s * 1e9,
+            planned=order,
+            sealed=True,
             machine=machine(),
             gate=source(),
         )
@@ -138,12 +142,12 @@ def _begin(setting: Setting, more: ProfileAsked, out: Path) -> store.ProfileStor
     return place
 
 
-def _record(plan: Plan, arm: Arm, role: Role, made: Captured) -> store.ArmRecord:
-    planned, identity = plan.arm(arm), made.identity
+def _record(plan: Plan, traced: Traced, made: Captured) -> store.ArmRecord:
+    planned, identity = plan.arm(traced.arm), made.identity
     held = residency(identity)
     return store.ArmRecord(
-        arm=arm,
-        role=role,
+        arm=traced.arm,
+        role=traced.role,
         name=planned.kind if planned.kind != "command" else Path((planned.argv or ("command",))[0]).name,
         argv=planned.argv or (),
         version=identity.version,

@@ -15,6 +15,8 @@ def render(report: ProfileReport) -> str:
     lines = [f"# Profile {_cell(report.run_id)}", "", f"{report.recipe} on {report.host}, {report.started_at}.", ""]
     if report.refused:
         lines += ["**Refused: there is no step to show.**", ""]
+    if (lacks := summary.missing(report)) is not None:
+        lines += [f"{lacks[0].upper()}{lacks[1:]}.", ""]
     if report.ended is not None:
         lines += [f"Ended early: {_cell(plain(report.ended))}", ""]
     if report.findings:

@@ -17,6 +17,17 @@ SHORT_TOKENS, LONG_TOKENS = 8, 136
 """Output tokens of the two windows. They differ by 128 decode steps, so a count that is not a multiple of 128 shows."""
 
 
+class Traced(Row):
+    """Both windows of one arm in one role."""
+
+    arm: Arm
+    role: Role
+
+    @property
+    def text(self) -> str:
+        return f"the {self.arm}" if self.role == "measured" else f"the {self.role} of the {self.arm}"
+
+
 class TracedKernel(Row):
     """All launches of one kernel with one shape in one window."""
 
@@ -200,5 +211,7 @@ class ProfileReport(Row):
     findings: tuple[Finding, ...] = ()
     ended: str | None = None
     """Why the profile ended early, as it said itself."""
+    missing: tuple[Traced, ...] = ()
+    """What was to be traced and was not, in order."""
     refused: bool
     """Whether a finding says that there is no step to show."""

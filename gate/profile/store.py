@@ -1,5 +1,6 @@
 """4 A profile's folder: raw windows as parquet; `gate report` derives the rest from them again.
 
+records.sha256      digest of each raw file, noted before the file is there
 profile.json        what was going to happen: recipe, both command lines, backend, versions
 windows.parquet     every window's kernels, launches and times
 arms.json           what each arm said of itself, and its untraced times
@@ -20,12 +21,13 @@ from typing import Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from gate.errors import StorageError, UsageError
-from gate.observe import ended, parquet
+from gate.observe import ended, parquet, seals
+from gate.observe.kinds import PLANS, PROFILED, REPORTS
 from gate.observe.rows import Arm, Row, Source
 from gate.observe.store import Store
 from gate.profile.census import Module
-from gate.profile.rows import Backend, ProfileReport, Role, Wall, Window
-from gate.runs import PLANS, PROFILED, REPORTS, no_report
+from gate.profile.rows import Backend, ProfileReport, Role, Traced, Wall, Window
+from gate.runs import require_records
 
 PROFILE, ARMS, CENSUS, REPORT = PLANS["profile"], PROFILED, "census.json", REPORTS["profile"]
 
@@ -59,6 +61,10 @@ class ProfileFile(Row):
     rounds: int
     roof_bytes_per_s: float | None = None
     """As given on the command line."""
+    planned: tuple[Traced, ...] = ()
+    """What was to be traced, in order; empty in the files of versions that did not say."""
+    sealed: bool = False
+    """Its raw files are announced in records.sha256; False in the files of versions that announced none."""
     machine: dict[str, str] = Field(default_factory=dict)
     gate: Source | None = None
 
@@ -104,11 +110,11 @@ def is_profile(folder: Path) -> bool:
 
 
 def read(folder: Path) -> ProfileData:
-    """Raises StorageError: not a profile, unfinished, or damaged; one line."""
+    """Raises StorageError: not a profile, unfinished, damaged, or not as it was measured; one line."""
     if not is_profile(folder):
         raise StorageError(f"{folder} is no profile", expected=f"a folder with {PROFILE}")
-    if not (folder / "windows.parquet").is_file():
-        raise no_report(folder)
+    seals.check_records(folder)
+    require_records(folder)
     return ProfileData(
         file=_read(TypeAdapter(ProfileFile), folder / PROFILE),
         arms=_read(ARM_LIST, folder / ARMS),

@@ -119,6 +119,14 @@ def drift_line(found: Attribution) -> str:
     return f"drift {'unknown' if found.drift is None else f'{100 * found.drift:.2f} %'}: {found.drift_source}"
 
 
+def missing(report: ProfileReport) -> str | None:
+    """What a profile that was cut short does not have; None of a whole one."""
+    if not report.missing:
+        return None
+    told = " and ".join(one.text for one in report.missing)
+    return f"incomplete: {told} {'was' if len(report.missing) == 1 else 'were'} not traced; gate profile begins anew"
+
+
 RESIDUAL = "residual (no kernel running, less overlap)"
 
 

@@ -49,6 +49,8 @@ def _parts(report: ProfileReport) -> list[RenderableType]:
             parts += [Text(f"{side}: {note}", "dim") for note in arm.notes]
     for found in report.findings:
         parts.append(Text(f"{found.code}: {found.message}; {found.hint}"))
+    if (lacks := summary.missing(report)) is not None:
+        parts.append(Text(lacks))
     if report.ended is not None:
         parts.append(Text(f"ended early: {plain(report.ended)}"))
     return parts

@@ -12,16 +12,18 @@ from gate.client import drive, openai
 from gate.errors import VOID, UsageError
 from gate.inputs import Asked, plan_for
 from gate.lock import Lock, hold
-from gate.observe import ended, fresh, pagecache, parquet
+from gate.observe import ended, fresh, pagecache, parquet, seals
+from gate.observe.documents import read_model
+from gate.observe.kinds import PLANS, RECORDS, REPORTS, Kind
 from gate.observe.machine import host, machine
 from gate.observe.pagecache import Residency
 from gate.observe.rows import Arm, CacheState, RequestRow, StartRow
 from gate.observe.server import served_model
-from gate.observe.store import Store, read_model
+from gate.observe.store import Store
 from gate.plan import Plan, PlannedLeg, leg_prompts
 from gate.preflight import preflight
 from gate.progress import Ui
-from gate.runs import PLANS, RECORDS, REPORTS, Kind, no_report
+from gate.runs import require_records
 from gate.startup import report
 from gate.startup.judge import judge
 from gate.startup.record import StartupPlan
@@ -57,6 +59,7 @@ def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
             wanted_cache=wanted,
             plan=plan,
             findings=findings,
+            sealed=True,
         )
         place.write_text(PLANS[FOLDER], about.model_dump_json(indent=1) + "\n")
         ui.begun(folder.name, findings)
@@ -92,10 +95,10 @@ def measure(plan: Plan, wanted: CacheState | None, place: Store, lock: Lock, ui:
 
 
 def conclude(place: Store) -> int:
-    """From the records on disk; prints the table. Raises StorageError where they cannot be read."""
+    """From the records on disk; prints the table. Raises StorageError where there are none, or they cannot be read."""
     about = read_model(StartupPlan, place.folder / PLANS[FOLDER])
-    if not (place.folder / RECORDS[FOLDER]).is_file():
-        raise no_report(place.folder)
+    seals.check_records(place.folder)
+    require_records(place.folder)
     starts = parquet.read(StartRow, place.folder / RECORDS[FOLDER])
     made = judge(about, starts, about.findings, ended.why(place.folder))
     place.write_text(REPORTS[FOLDER], made.model_dump_json(indent=1) + "\n")

@@ -21,6 +21,8 @@ class StartupPlan(Row):
     """None: as it was found."""
     plan: Plan
     findings: tuple[Finding, ...] = ()
+    sealed: bool = False
+    """Its raw files are announced in records.sha256; False in the files of versions that announced none."""
 
 
 class StartupReport(Row):

@@ -15,16 +15,18 @@ from gate.client import drive, openai
 from gate.errors import ArmError, PreconditionError
 from gate.inputs import Asked, plan_of, recipe_for
 from gate.lock import Lock, hold, keys
-from gate.observe import ended, fresh, parquet
+from gate.observe import ended, fresh, parquet, seals
+from gate.observe.documents import read_model
+from gate.observe.kinds import PLANS, RECORDS, Kind
 from gate.observe.machine import host, machine
 from gate.observe.rows import ARMS, Arm, RequestRow
 from gate.observe.server import identify, served_model
-from gate.observe.store import Store, read_model
+from gate.observe.store import Store
 from gate.plan import Plan, PlannedLeg, leg_order
 from gate.preflight import preflight
 from gate.progress import Ui
 from gate.recipe import Recipe, parse
-from gate.runs import PLANS, RECORDS, Kind
+from gate.runs import require_records
 from gate.sweep import plots, text
 from gate.sweep.judge import report
 from gate.sweep.points import Point, check_context
@@ -69,6 +71,7 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
             repetitions=repetitions,
             legs=plan_legs(gate_plan, points, repetitions, arms),
             findings=findings,
+            sealed=True,
         )
         place = Store(folder)
         place.logs.mkdir()
@@ -77,9 +80,9 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
         try:
             with ended.noted(place):
                 measure(plan, gate_plan, place, lock, ui)
-        finally:
-            made = conclude(place)
-    return exit_code(made)
+        finally:  # an arm that died, or Ctrl-C: what was measured is reported, and the cause goes its way
+            code = exit_code(conclude(place)) if (folder / REQUESTS).is_file() else INCOMPLETE
+    return code
 
 
 def exit_code(made: SweepReport) -> int:
@@ -110,10 +113,11 @@ def measure(plan: SweepPlan, gate_plan: Plan, place: Store, lock: Lock, ui: Ui) 
 
 
 def conclude(place: Store) -> SweepReport:
-    """From the records on disk; prints the table. Raises StorageError where they cannot be read."""
+    """From the records on disk; prints the table. Raises StorageError where there are none, or they cannot be read."""
     plan = read_model(SweepPlan, place.folder / PLAN)
-    requests = place.folder / REQUESTS
-    rows = parquet.read(RequestRow, requests) if requests.is_file() else ()
+    seals.check_records(place.folder)
+    require_records(place.folder)
+    rows = parquet.read(RequestRow, place.folder / REQUESTS)
     made = report(plan, rows, ended.why(place.folder))
     place.write_text("sweep.json", made.model_dump_json(indent=1) + "\n")
     drawn = plots.render(made)

@@ -37,6 +37,8 @@ class SweepPlan(Row):
     repetitions: int
     legs: tuple[SweepLeg, ...]
     findings: tuple[Finding, ...] = ()
+    sealed: bool = False
+    """Its raw files are announced in records.sha256; False in the files of versions that announced none."""
 
 
 class SweepSeries(Row):

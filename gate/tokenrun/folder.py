@@ -16,7 +16,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from gate.errors import StorageError
-from gate.observe import ended, store
+from gate.observe import ended, seals, store
+from gate.observe.documents import read_json
 from gate.observe.rows import Identity
 from gate.observe.tokenrows import ForcedRow, SequenceRow
 from gate.plan import document_hash
@@ -30,6 +31,8 @@ class TokenData:
     plan: TokenPlan
     run: store.RunFile
     finished_at: str | None
+    unsealed: bool
+    """As in RunData."""
     ended: str | None
     """Why it ended early, as it said itself."""
     answers: tuple[SequenceRow, ...]
@@ -40,7 +43,7 @@ class TokenData:
 
 
 def is_token_run(folder: Path) -> bool:
-    return store.read_json(folder / store.PLAN).get("flow") == "tokens" if (folder / store.PLAN).is_file() else False
+    return read_json(folder / store.PLAN).get("flow") == "tokens" if (folder / store.PLAN).is_file() else False
 
 
 def read(folder: Path) -> TokenData:
@@ -54,13 +57,14 @@ def read(folder: Path) -> TokenData:
     except (OSError, ValidationError) as error:
         first = str(error).splitlines()[0]
         raise StorageError(f"{path} cannot be read: {first}", hint="it was written by another version") from error
-    if document_hash(store.read_json(path)) != plan.plan_id:
+    if document_hash(read_json(path)) != plan.plan_id:
         raise StorageError(f"{path} does not hash to its own plan_id", hint="it was edited")
-    finished = store.check_seal(folder)
+    finished = seals.check_records(folder)
     return TokenData(
         plan=plan,
         run=store.read_run_file(folder),
         finished_at=None if finished is None else finished.finished_at,
+        unsealed=finished is not None and finished.seal is None,
         ended=ended.why(folder),
         answers=store.parts(folder, "answers-", SequenceRow),
         forced=store.parts(folder, "forced-", ForcedRow),

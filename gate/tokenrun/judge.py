@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from gate import verdict
+from gate.binding import UNSEALED
 from gate.checks.arms_are_one import posing
 from gate.observe import ended
 from gate.observe.residency import residency
@@ -162,6 +163,8 @@ def _missing(data: TokenData) -> Iterator[str]:
     recipe = data.plan.base.recipe
     if data.finished_at is None:
         yield data.ended or ended.INTERRUPTED
+    if data.unsealed:
+        yield UNSEALED
     if data.plan.repeats < REPEATS:
         yield f"{counted(data.plan.repeats, 'run')} by the oracle, fewer than {REPEATS}"
     if data.plan.seeds < SEEDS:

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from gate import shell
 from gate.errors import StorageError
-from gate.observe import store
+from gate.observe import seals, store
 from gate.observe.rows import Verdict
 from gate.report import residency, tokens
 from gate.report.table import plain
-from gate.runs import from_here, no_report
+from gate.runs import from_here, no_report, require_records
 from gate.tokenrun.folder import read
 from gate.tokenrun.judge import judge
 from gate.tokenrun.model import KindCell, TieBreak, TokenReport
@@ -40,8 +40,12 @@ HEAD = (
 
 
 def conclude(folder: Path, finished_at: str | None = None) -> TokenReport:
-    """Judge, write the report, then the terminal marker when the run is finished; print the table."""
+    """Judge, write the report, then the terminal marker when the run is finished; print the table.
+
+    Raises StorageError where nothing was measured, or cannot be read.
+    """
     data, place = read(folder), store.Store(folder)
+    require_records(folder)
     if finished_at is not None:
         data = dataclasses.replace(data, finished_at=finished_at)
     report = judge(data)
@@ -57,7 +61,7 @@ def conclude(folder: Path, finished_at: str | None = None) -> TokenReport:
 def stored(folder: Path) -> TokenReport:
     """The report as it was written. Raises StorageError."""
     try:
-        store.check_report(folder)
+        seals.check_shown(folder)
         return TokenReport.model_validate_json((folder / "report.json").read_bytes())
     except FileNotFoundError as error:
         raise no_report(folder) from error

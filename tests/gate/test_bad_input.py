@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from gate import cli, shell
 from gate import run as gate_run
 from gate.errors import StorageError
-from gate.observe import parquet, store
+from gate.observe import parquet, seals, store
 from gate.observe.rows import LegRow, RequestRow
 from gate.selftest.good_run import Build
+from tests.gate.announcing import announce_as_it_is
 from tests.gate.compare.conftest import keep_run
 from tests.gate.observe.test_store import a_leg, a_plan, a_request
 
@@ -100,9 +101,9 @@ def test_a_changed_file_is_never_taken_for_the_one_that_was_written(
     shutil.rmtree(results, ignore_errors=True)
     shutil.copytree(kept, results)
     folder = results / "box" / NAME
-    sealed = {store.COMPLETE, *json.loads((folder / store.COMPLETE).read_bytes())["sha256"]}
+    sealed = {seals.COMPLETE, *json.loads((folder / seals.COMPLETE).read_bytes())["sha256"]}
     if not finished:
-        (folder / store.COMPLETE).unlink()
+        (folder / seals.COMPLETE).unlink()
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     path = data.draw(st.sampled_from(files), label="file")
     before = path.read_bytes()
@@ -155,13 +156,13 @@ def foreign(kind: str, path: Path) -> None:
         ("a folder", "cannot be read"),
     ],
 )
-def test_foreign_parquet_in_an_unsealed_run_is_one_line(tmp_path: Path, kind: str, said: str) -> None:
+def test_foreign_parquet_that_was_announced_is_one_line(tmp_path: Path, kind: str, said: str) -> None:
     plan, place = a_plan(), store.Store(tmp_path / "host" / "run")
     place.create(plan, store.RunFile(run_id="run", host="host", started_at="2026-01-01"))
     leg = a_leg(plan, 0)
     place.append_leg(leg, [a_request(leg)], [])
     foreign(kind, place.folder / "legs" / leg.leg_id / "requests.parquet")
-    (place.folder / "records.sha256").unlink()
+    announce_as_it_is(place.folder)
     with pytest.raises(StorageError, match=said) as caught:
         store.read_run(place.folder)
     assert "\n" not in str(caught.value)

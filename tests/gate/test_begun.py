@@ -26,7 +26,7 @@ COMMANDS: dict[str, Callable[[Asked, Path], object]] = {
     "run": lambda asked, out: gate_run.run(asked, out, Ui()),
     "sweep": lambda asked, out: sweep.run(asked, points("20", "", "0"), 1, out, Ui()),
     "startup": lambda asked, out: startup.run(asked, None, out, Ui()),
-    "tokens": lambda asked, out: tokens.run(asked, 1, out, Ui()),
+    "tokens": lambda asked, out: tokens.run(asked, 1, 2, out, Ui()),
     "profile": lambda asked, out: profile.profile(asked, profile.ProfileAsked(), out, Ui()),
 }
 

@@ -96,5 +96,11 @@ def test_a_run_that_was_cut_short_is_named(build: Any, finished: bool) -> None:
     assert told(because) == [f"{int(finished)} of 12 legs missing: the candidate died"]
 
 
+def test_a_marker_without_a_seal_is_named(build: Any) -> None:
+    assert told(dataclasses.replace(build.run(), unsealed=True)) == [
+        "complete.json has no seal of its own, so that records and marker may have been made anew: measure again"
+    ]
+
+
 def test_a_host_without_a_gpu_is_named(build: Any) -> None:
     assert told(build.run(gpu=False)) == ["no GPU: the host's processor is the device, and no GPU lock could be taken"]

@@ -32,7 +32,7 @@ def test_a_machine_without_the_device_is_told_before_any_checkpoint_is_fetched(
     asked, ui = Asked(recipe="qwen3.6-27b-nvfp4"), Ui()
     flows: dict[str, Callable[[], int]] = {
         "run": lambda: gate_run.run(asked, tmp_path, ui),
-        "tokens": lambda: token_flow.run(asked, 3, tmp_path, ui),
+        "tokens": lambda: token_flow.run(asked, 3, 2, tmp_path, ui),
         "startup": lambda: startup_flow.run(asked, None, tmp_path, ui),
         "sweep": lambda: sweep_flow.run(asked, points("8", "8", "0"), 1, tmp_path, ui),
         "calibrate": lambda: calibrate(asked, "oracle", 8, tmp_path, ui),

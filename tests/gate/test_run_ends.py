@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 import pytest
 
 from gate import run as gate_run
+from gate import shown
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
 from gate.conclude import conclude, stored
 from gate.errors import ArmError, StorageError
-from gate.observe import store
+from gate.observe import seals, store
 from gate.progress import Ui
 from gate.runs import entries
 from tests.gate.bench import Bench, fake, interrupted
@@ -57,19 +59,50 @@ def test_dead_at_start_leaves_no_report_and_both_servers_gone(bench: Bench) -> N
         stored(bench.folder)
 
 
-def test_the_report_of_a_run_that_failed_to_start_says_what_the_run_said(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_failed_to_start_has_no_verdict_and_says_what_the_run_said(bench: Bench) -> None:
+    """INCONCLUSIVE is said of what was measured: here there is nothing that more repetitions could add to."""
     with pytest.raises(ArmError) as caught:
         bench.run(f"{sys.executable} -c 'raise SystemExit(1)' {{port}}")
     assert str(caught.value).startswith("the candidate died at start with exit code 1: it logged nothing")
-    conclude(bench.folder)
-    assert early(bench) == f"4 of 4 legs missing: {caught.value}"
-    assert "4 of 4 legs missing: the candidate died at start" in capsys.readouterr().out
-    assert "the candidate died at start" in (bench.folder / "report.md").read_text(encoding="utf-8")
-    assert "the candidate died at start" in (bench.folder / "report.html").read_text(encoding="utf-8")
+    for again in (shown.report, functools.partial(shown.show, every=False)):
+        with pytest.raises(StorageError, match="ended with nothing measured: the candidate died at start") as told:
+            again(None, bench.out)
+        assert str(caught.value) in str(told.value)
+        assert told.value.exit_code == 69
+    assert not (bench.folder / "report.json").exists()
     (entry,) = entries(bench.out)
-    assert (entry.failure, entry.complete) == (str(caught.value), False)
+    assert (entry.failure, entry.complete, entry.verdict) == (str(caught.value), False, None)
+
+
+def test_a_run_that_was_killed_before_its_first_leg_says_how_to_go_on(bench: Bench) -> None:
+    """By a signal that leaves it no time to write down why."""
+    with pytest.raises(ArmError):
+        bench.run(f"{sys.executable} -c 'raise SystemExit(1)' {{port}}")
+    (bench.folder / "failed.json").unlink()
+    with pytest.raises(
+        StorageError, match=r"no report, and no records to derive one from; gate resume .* goes through the whole plan"
+    ):
+        shown.report(None, bench.out)
+
+
+def test_the_report_of_one_that_ended_early_says_what_the_run_said(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_leg, legs = gate_run.run_leg, iter(range(9))
+
+    def dies_in_the_second(*given: Any, **named: Any) -> Any:
+        if next(legs) == 1:
+            raise ArmError("the candidate died <again>")
+        return run_leg(*given, **named)
+
+    monkeypatch.setattr(gate_run, "run_leg", dies_in_the_second)
+    assert bench.attached() in (2, 3)
+    capsys.readouterr()
+    conclude(bench.folder)
+    assert early(bench) == "3 of 4 legs missing: the candidate died <again>"
+    assert "3 of 4 legs missing: the candidate died <again>" in capsys.readouterr().out
+    for name, written in (("report.md", r"the candidate died \<again\>"), ("report.html", "died &lt;again&gt;")):
+        assert written in (bench.folder / name).read_text(encoding="utf-8")
 
 
 def test_a_run_that_failed_to_start_is_resumed_at_leg_1(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,14 +150,14 @@ def test_ctrl_c_while_margins_are_asked_still_reports(bench: Bench, monkeypatch:
     assert not bench.report.complete
     assert len(bench.report.order) == 4
     assert early(bench) == "0 of 4 legs missing: the run was interrupted"
-    assert not store.is_complete(bench.folder)
+    assert not seals.is_complete(bench.folder)
 
 
 def test_ctrl_c_in_the_report_keeps_every_leg(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate_run, "conclude", interrupted)
     with pytest.raises(KeyboardInterrupt):
         bench.attached()
-    assert not store.is_complete(bench.folder)
+    assert not seals.is_complete(bench.folder)
     assert len(store.read_run(bench.folder).legs) == 4
 
 

@@ -25,8 +25,10 @@ def make(out: Path, host: str, name: str, report: str | None = None, complete: b
     (folder / "legs" / "000-a").mkdir(parents=True)
     (folder / "legs" / "000-a" / "legs.parquet").touch()
     (folder / "plan.json").write_text(json.dumps({"recipe": {"name": "tiny"}, "legs": [1, 2]}))
+    (folder / "records.sha256").touch()
     if report is not None:
         (folder / "report.json").write_text(report)
+        Store(folder).seal_report()
     if complete:
         (folder / "complete.json").write_text("{}")
     return folder
@@ -43,6 +45,7 @@ def aside(
         pq.write_table(pa.table({"x": range(measured)}), folder / runs.RECORDS[kind])
     if report is not None:
         (folder / runs.REPORTS[kind]).write_text(json.dumps(report))
+        Store(folder).seal_report()
     return folder
 
 
@@ -126,7 +129,7 @@ def test_profiles_are_listed_with_what_was_traced(out: Path) -> None:
         for number, what in (
             (1, ": candidate, oracle, control"),
             (2, ": oracle, candidate, refused"),
-            (3, ": oracle incomplete"),
+            (3, ": oracle incomplete, no candidate"),
             (4, ": candidate, oracle incomplete"),
             (5, " incomplete"),
             (6, " incomplete"),
@@ -146,7 +149,7 @@ def test_what_a_file_says_is_one_printable_line_of_the_list(out: Path) -> None:
     said = json.dumps([{"arm": "x\x1b[31m\ny", "role": "measured"}, {"arm": "oracle", "role": "\ud800"}])
     (profiled(out, "20260103T000000Z-tiny-profile-1", "") / "arms.json").write_text(said)
     line = listing.runs_text(runs.entries(out), out).splitlines()[-2]
-    assert line.split("  ")[-1].strip() == "– profile c4 nsys: x [31m y, incomplete"
+    assert line.split("  ")[-1].strip() == "– profile c4 nsys: x [31m y, incomplete, no candidate, oracle"
 
 
 def test_a_profile_whose_plan_is_damaged_is_listed_without_it(out: Path) -> None:
@@ -169,10 +172,11 @@ def test_profiles_are_found_only_by_who_can_use_them(out: Path) -> None:
 
 
 def test_one_without_a_report_says_how_to_get_it(out: Path) -> None:
-    folder = aside(out, "sweep", "20260103T000000Z-tiny")
+    folder = aside(out, "sweep", "20260103T000000Z-tiny", measured=1)
     with pytest.raises(StorageError, match="has no report; gate report 20260103T000000Z-tiny derives one"):
         shown.show("20260103", out, every=False)
     (folder / "sweep.json").write_text("{")
+    Store(folder).seal_report()
     with pytest.raises(StorageError, match=r"sweep\.json cannot be read"):
         shown.show("20260103", out, every=False)
     with pytest.raises(StorageError, match=r"sweep-plan\.json cannot be read"):
@@ -223,6 +227,7 @@ def test_a_run_that_never_began_is_listed_as_failed_and_explained(out: Path) -> 
     folder = out / "b" / "20260103T000000Z-tiny-cccc"
     folder.mkdir()
     (folder / "plan.json").write_text(json.dumps({"recipe": {"name": "tiny"}, "legs": [1, 2]}))
+    (folder / "records.sha256").touch()
     (folder / "failed.json").write_text(json.dumps({"why": "the oracle died at start"}))
     assert listing.runs_text(runs.entries(out), out).splitlines()[3].endswith("0/2 failed to start")
     with pytest.raises(
@@ -240,6 +245,7 @@ def test_one_that_ended_early_is_no_failed_start_once_something_was_measured(
     folder = tmp_path / "a" / (kind if kind in runs.DEEPER else "") / "20260103T000000Z-tiny"
     folder.mkdir(parents=True)
     (folder / runs.PLANS[kind]).write_text("{}")
+    (folder / "records.sha256").touch()
     (folder / "failed.json").write_text(json.dumps({"why": "the oracle died at start"}))
     again = "gate resume 20260103T000000Z-tiny goes through the whole plan" if kind == "run" else f"gate {kind} begins"
     assert listing.runs_text(runs.entries(tmp_path), tmp_path).splitlines()[1].endswith("failed to start")
@@ -257,6 +263,7 @@ def test_one_that_was_interrupted_did_not_fail_to_start_and_has_nothing_to_mend(
         folder = tmp_path / "a" / (kind if kind in runs.DEEPER else "") / f"20260103T000000Z-{kind}"
         folder.mkdir(parents=True)
         (folder / runs.PLANS[kind]).write_text("{}")
+        (folder / "records.sha256").touch()
         with pytest.raises(KeyboardInterrupt), ended.noted(Store(folder)):
             raise KeyboardInterrupt
         with pytest.raises(StorageError, match="nothing measured: the run was interrupted; gate "):

@@ -17,7 +17,7 @@ from gate.calibration.record import BandRecord
 from gate.conclude import conclude, stored
 from gate.errors import PreconditionError, UsageError
 from gate.inputs import Asked
-from gate.observe import store
+from gate.observe import seals
 from gate.progress import Ui
 from gate.runs import find
 from tests.gate.bench import fake
@@ -129,10 +129,10 @@ def test_an_interrupted_calibration_goes_on(bench: Bench, monkeypatch: pytest.Mo
     monkeypatch.setattr(gate_run, "run_leg", cut)
     assert bench.calibrate(2) == 130
     assert not bench.bands
-    assert [store.is_complete(folder) for folder in bench.runs] == [True, False]
+    assert [seals.is_complete(folder) for folder in bench.runs] == [True, False]
     monkeypatch.setattr(gate_run, "run_leg", run_leg)
     assert bench.calibrate(2) == 0
-    assert [store.is_complete(folder) for folder in bench.runs] == [True, True]
+    assert [seals.is_complete(folder) for folder in bench.runs] == [True, True]
     assert len(bench.bands[0].gates) == 2
 
 
@@ -148,7 +148,7 @@ def test_an_unfinished_gate_of_other_levels_is_not_gone_on_with(
         ran.append(name)
         return 0
 
-    monkeypatch.setattr(history, "gates", lambda _folder, _key: (begun,))
+    monkeypatch.setattr(history, "gates", lambda *_: (begun,))
     monkeypatch.setattr(calibration, "run", lambda *_: note("new"))
     monkeypatch.setattr(calibration, "resume", lambda folder, _ui: note(folder.name))
     for levels in ("1", "1,4"):

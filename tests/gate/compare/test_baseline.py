@@ -13,8 +13,9 @@ from gate import run as gate_run
 from gate.compare import baseline
 from gate.compare.record import Baseline
 from gate.conclude import conclude, stored
-from gate.observe import store
+from gate.observe import seals, store
 from gate.plan import plan_hash
+from gate.progress import Ui
 from gate.report import terminal
 from tests.gate.compare.conftest import Keep
 from tests.gate.compare.test_comparison import ahead
@@ -52,7 +53,7 @@ def test_a_grid_that_passed_by_a_bound_is_no_baseline(keep: Keep, build: Any) ->
     bounded = keep(
         build.run(lambda leg: (2.0 if leg.arm == "candidate" else 1.0) * (0.8 if leg.repetition else 1)), "b"
     )
-    assert json.loads((bounded / store.COMPLETE).read_bytes())["verdict"] == "PASS"
+    assert json.loads((bounded / seals.COMPLETE).read_bytes())["verdict"] == "PASS"
     assert named(last(folder, run)) == "20260101"
 
 
@@ -106,5 +107,5 @@ def test_a_run_begins_by_looking_for_it(keep: Keep, build: Any) -> None:
     place = store.Store(keep(run, "20260101").with_name("20260102"))
     plan = run.plan.model_copy(update={"plan_id": plan_hash(run.plan)})
     place.create(plan, store.RunFile(run_id="20260102", host="box", started_at=run.started_at, machine=run.machine))
-    gate_run.bring(plan, run.machine, place)
+    gate_run.bring(plan, run.machine, place, Ui())
     assert named(store.read_run(place.folder).baseline) == "20260101"

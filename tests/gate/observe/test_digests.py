@@ -15,7 +15,7 @@ NAME = "run.json"
 
 def problem(folder: Path) -> digests.Problem | None:
     found = digests.of(folder, [folder / NAME]) if (folder / NAME).is_file() else {}
-    return digests.broken(folder, found)
+    return digests.broken(folder, found, resumed=True)
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d"]), st.booleans()), max_size=12))

@@ -16,6 +16,7 @@ from gate.observe import digests, parquet, store
 from gate.observe.rows import Identity, LegRow, MarginRow, RequestRow, TelemetryRow
 from gate.observe.tokenrows import ForcedRow
 from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
+from tests.gate.announcing import announce_as_it_is
 
 
 def a_plan() -> Plan:
@@ -159,7 +160,6 @@ def damage(place: store.Store, plan: Plan, kind: str) -> None:
     leg = a_leg(plan, 0)
     place.append_leg(leg, [a_request(leg)], [])
     requests = place.folder / "legs" / leg.leg_id / "requests.parquet"
-    (place.folder / "records.sha256").unlink()  # as if it had been written like this
     if kind == "no plan":
         (place.folder / "plan.json").unlink()
     elif kind == "edited plan":
@@ -180,6 +180,7 @@ def damage(place: store.Store, plan: Plan, kind: str) -> None:
         requests.write_bytes(parquet.to_bytes(LegRow, [leg]))
     elif kind == "missing parquet":
         requests.unlink()
+    announce_as_it_is(place.folder)
 
 
 @pytest.mark.parametrize(

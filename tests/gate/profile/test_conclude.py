@@ -12,9 +12,14 @@ from gate.errors import UsageError
 from gate.observe.rows import Arm
 from gate.profile import table
 from gate.profile.conclude import compare, conclude, derive, exit_code
-from gate.profile.rows import Role, Window
+from gate.profile.rows import Role, Traced, Window
 from gate.profile.store import ArmRecord, ProfileData, ProfileFile, ProfileStore
-from tests.gate.aside_reports import changed_reports_are_refused, exit_code_is_kept_without_a_reader
+from tests.gate.aside_reports import (
+    changed_records_are_refused,
+    changed_reports_are_refused,
+    exit_code_is_kept_without_a_reader,
+    lost_seals_are_told,
+)
 from tests.gate.profile.tables import census, fixture, wall, windows
 
 TABLES: dict[Arm, str] = {"candidate": "engine-h200-27b-b1-composed", "oracle": "vllm-0.25.0-h200-27b-b1"}
@@ -145,10 +150,28 @@ def test_a_refused_profile_cannot_be_compared() -> None:
     assert "graph-level-trace" in {f.code for f in report.findings}
 
 
+def test_a_profile_of_which_something_was_not_traced_is_unproven() -> None:
+    """Equal kernels of both arms can bound the drift without the control; what was planned is missing all the same."""
+    made = data(side("candidate"), side("oracle"), side("candidate", "control", slower=1.003))
+    planned = tuple(Traced(arm=record.arm, role=record.role) for record in made.arms)
+    whole = made.model_copy(update={"file": made.file.model_copy(update={"planned": planned})})
+    assert (derive(whole).missing, exit_code(derive(whole))) == ((), 0)
+    windows_cut = whole.model_copy(update={"windows": whole.windows[:-1]})
+    record_cut = whole.model_copy(update={"arms": whole.arms[:-1]})
+    for cut in (windows_cut, record_cut):
+        report = derive(cut).model_copy(update={"findings": (), "attribution": derive(whole).attribution})
+        assert [one.text for one in report.missing] == ["the control of the candidate"]
+        assert exit_code(report) == 2
+    alone = derive(data(side("oracle")))
+    assert [one.text for one in alone.missing] == ["the candidate"]
+    assert "incomplete: the candidate was not traced; gate profile begins anew" in table.render(alone)
+    assert "incomplete: the candidate and the oracle were not traced" in table.render(derive(data()))
+
+
 def test_it_is_listed_shown_and_derived_again_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made, name = data(side("candidate"), side("oracle"), side("candidate", "control", slower=1.003)), "r1-profile"
     place = ProfileStore(tmp_path / "h" / name)
-    place.begin(made.file)
+    place.begin(made.file.model_copy(update={"sealed": True}))
     place.write_raw(made.arms, made.windows, made.census)
     code, printed = conclude(place.folder), capsys.readouterr().out
     (entry,) = runs.entries(tmp_path)
@@ -161,3 +184,5 @@ def test_it_is_listed_shown_and_derived_again_as_it_was(tmp_path: Path, capsys: 
         assert capsys.readouterr().out == printed
     exit_code_is_kept_without_a_reader(place.folder.name, code, tmp_path)
     changed_reports_are_refused(place.folder, "attribution.json", tmp_path)
+    lost_seals_are_told(place.folder, "attribution.json", tmp_path, capsys)
+    changed_records_are_refused(place.folder, tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gate import listing, shown
 from gate.errors import ArmError, PreconditionError, StorageError, UsageError
 from gate.inputs import Asked
 from gate.observe import gpu
@@ -172,6 +173,53 @@ def test_what_was_measured_outlives_a_control_that_fails(
     assert (entry.complete, entry.failure) == (False, None)
     assert bench.report.oracle is not None
     assert bench.report.attribution is not None
+
+
+def test_one_that_was_killed_in_its_control_is_incomplete_and_says_of_what(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a signal that leaves no word of why; between the two windows as well."""
+    real = flow.capture
+
+    def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[[str], None]) -> Captured:
+        if role == "control":
+            raise KeyboardInterrupt
+        return real(setting, arm, role, folder, say)
+
+    monkeypatch.setattr(flow, "capture", capture)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(PROFILED, ProfileAsked(backend="cupti"))
+    (folder,) = (path.parent for path in bench.out.glob("*/*/profile.json"))
+    (folder / "failed.json").unlink()
+    assert listing.runs_text(entries(bench.out), bench.out).splitlines()[1].endswith("oracle incomplete, no control")
+    capsys.readouterr()
+    assert shown.report(None, bench.out) == 2
+    said = "ncomplete: the control of the candidate was not traced; gate profile begins anew"
+    assert f"\ni{said}\n" in capsys.readouterr().out
+    shown.show(None, bench.out, every=False)
+    assert f"\ni{said}\n" in capsys.readouterr().out
+    assert f"\nI{said}.\n" in (folder / "profile.md").read_text()
+    (entry,) = entries(bench.out)
+    assert (entry.complete, entry.missing) == (False, "control")
+
+
+def test_the_record_of_a_control_without_its_windows_is_no_control(bench: Bench) -> None:
+    """A kill between the two files: the record of an arm is written before its windows."""
+    bench.run(PROFILED, ProfileAsked(backend="cupti"))
+    (folder,) = (path.parent for path in bench.out.glob("*/*/profile.json"))
+    assert (bench.report.missing, entries(bench.out)[0].complete) == ((), True)
+    made = store.read(folder)
+    kept = tuple(window for window in made.windows if window.role == "measured")
+    store.ProfileStore(folder).write_raw(made.arms, kept, made.census)
+    conclude(folder)
+    (entry,) = entries(bench.out)
+    assert (entry.complete, entry.missing) == (False, "control")
+
+
+def test_one_without_a_control_was_not_to_have_any(bench: Bench) -> None:
+    bench.run(PROFILED, ProfileAsked(backend="cupti", control=False))
+    (entry,) = entries(bench.out)
+    assert (entry.complete, entry.missing, bench.report.missing) == (True, "", ())
 
 
 def test_one_arm_alone_is_shown_and_proves_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,12 @@ from gate.observe.rows import CacheState, StartRow, Verdict
 from gate.progress import Ui
 from gate.startup import flow
 from gate.startup.record import StartupReport
-from tests.gate.aside_reports import changed_reports_are_refused, exit_code_is_kept_without_a_reader
+from tests.gate.aside_reports import (
+    changed_records_are_refused,
+    changed_reports_are_refused,
+    exit_code_is_kept_without_a_reader,
+    lost_seals_are_told,
+)
 from tests.gate.bench import fake
 from tests.ports import free_port
 
@@ -179,6 +184,8 @@ def test_it_is_listed_shown_and_derived_again_as_it_was(
     assert (folder / "startup.json").read_bytes() == before
     exit_code_is_kept_without_a_reader(folder.name, code, tmp_path / "out")
     changed_reports_are_refused(folder, "startup.json", tmp_path / "out")
+    lost_seals_are_told(folder, "startup.json", tmp_path / "out", capsys)
+    changed_records_are_refused(folder, tmp_path / "out")
 
 
 def test_a_url_has_no_start(run: Any) -> None:

@@ -30,7 +30,7 @@ from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
 from gate.client import drive
 from gate.lock import hold
-from gate.observe import store
+from gate.observe import seals, store
 from gate.observe.rows import LegRow, RequestRow
 from gate.observe.rundata import RunData
 from gate.recipe import load
@@ -107,7 +107,7 @@ class Stage:
             ],
             "opinions": [row.model_dump() for row in (*data.repeats, *data.forced)],
             "identities": [one.digest for one in data.identities],
-            "complete": store.is_complete(folder) and data.finished_at is not None,
+            "complete": seals.is_complete(folder) and data.finished_at is not None,
             "half-written": [str(path) for path in folder.rglob("*.partial")],
             "exit code is the verdict's": code == json.loads((folder / "report.json").read_bytes())["exit_code"],
             "verdict": report.verdict.value,

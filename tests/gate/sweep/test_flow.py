@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -11,18 +12,26 @@ from typing import Any
 import pytest
 
 from gate import runs, shown
+from gate.arm import Server
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import preset
-from gate.errors import ArmError, PreconditionError, UsageError
+from gate.arm.pair import Pair
+from gate.errors import ArmError, PreconditionError, StorageError, UsageError
 from gate.inputs import Asked
 from gate.observe import parquet
 from gate.observe.rows import RequestRow
+from gate.plan import PlannedLeg
 from gate.preflight import program
 from gate.progress import Ui
 from gate.sweep import flow
 from gate.sweep.points import points
 from gate.sweep.record import SweepPlan, SweepReport
-from tests.gate.aside_reports import changed_reports_are_refused, exit_code_is_kept_without_a_reader
+from tests.gate.aside_reports import (
+    changed_records_are_refused,
+    changed_reports_are_refused,
+    exit_code_is_kept_without_a_reader,
+    lost_seals_are_told,
+)
 from tests.ports import free_port
 
 RECIPE = """
@@ -176,14 +185,35 @@ def test_a_server_that_dies_is_started_once_more_for_the_points_that_follow(swee
     assert (code, sum(lacking)) == (3, 1)
 
 
-def test_one_that_ends_early_says_why_and_says_it_again(
-    sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_without_a_request_has_no_report_and_says_why(sweep: Any, tmp_path: Path) -> None:
     with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours, pytest.raises(ArmError) as caught:
         sweep(ours.url, f"{sys.executable} -c raise(SystemExit(3)) {{port}}", pp="20", tg="")
     (folder,) = (tmp_path / "out").glob("*/sweep/*")
-    said = f"ended early: {caught.value}"
-    assert said.startswith("ended early: the oracle died at start with exit code 3")
+    assert not (folder / "sweep.json").exists()
+    for again in (shown.report, functools.partial(shown.show, every=False)):
+        with pytest.raises(
+            StorageError, match=r"nothing measured: the oracle died at start .* gate sweep begins"
+        ) as told:
+            again(None, tmp_path / "out")
+        assert str(caught.value) in str(told.value)
+
+
+def test_one_that_ends_early_says_why_and_says_it_again(
+    sweep: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, legs = Pair.ready, iter(range(9))
+
+    def dies_in_the_second(pair: Pair, leg: PlannedLeg) -> Server:
+        if next(legs) == 1:
+            raise ArmError("the oracle died")
+        return ready(pair, leg)
+
+    monkeypatch.setattr(Pair, "ready", dies_in_the_second)
+    good = preset("good", token_ms=TOKEN_MS)
+    with FakeServer(good) as ours, FakeServer(good) as theirs, pytest.raises(ArmError):
+        sweep(ours.url, theirs.url, pp="20", tg="")
+    (folder,) = (tmp_path / "out").glob("*/sweep/*")
+    said = "ended early: the oracle died"
     assert said in capsys.readouterr().out
     assert shown.report(None, tmp_path / "out") == 3
     assert said in capsys.readouterr().out
@@ -206,3 +236,5 @@ def test_it_is_listed_shown_and_derived_again_as_it_was(
     assert (folder / "sweep.json").read_bytes() == before
     exit_code_is_kept_without_a_reader(folder.name, code, tmp_path / "out")
     changed_reports_are_refused(folder, "sweep.json", tmp_path / "out")
+    lost_seals_are_told(folder, "sweep.json", tmp_path / "out", capsys)
+    changed_records_are_refused(folder, tmp_path / "out")

@@ -9,17 +9,19 @@ from typing import Any
 
 import pytest
 
+from gate.arm import Server
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import Script, preset
 from gate.arm.pair import Pair
 from gate.errors import ArmError, StorageError, UsageError
 from gate.inputs import Asked
-from gate.observe.rows import Verdict
+from gate.observe.rows import Arm, Verdict
 from gate.progress import Ui
 from gate.runs import entries, find
 from gate.tokenrun import drive, flow, folder, show
 from gate.tokenrun.judge import judge
 from gate.tokenrun.model import KindCell, TokenReport
+from tests.gate.aside_reports import lost_seals_are_told
 from tests.ports import free_port
 
 RECIPE = """
@@ -228,10 +230,29 @@ def test_one_that_fails_to_start_says_why_whoever_asks(bench: Bench, monkeypatch
     monkeypatch.setattr(Pair, "alone", dead)
     with pytest.raises(ArmError, match="the candidate died at start"):
         bench.run()
-    with pytest.raises(StorageError, match=r"with nothing measured: the candidate died at start; .* whole plan$"):
-        show.stored(bench.folder)
-    assert show.conclude(bench.folder).not_binding_because[0] == "the candidate died at start"
-    assert show.stored(bench.folder).not_binding_because[0] == "the candidate died at start"
+    for asked in (show.stored, show.conclude):
+        with pytest.raises(StorageError, match=r"with nothing measured: the candidate died at start; .* whole plan$"):
+            asked(bench.folder)
+    assert not (bench.folder / "report.json").exists()
+
+
+def test_one_that_ends_after_an_answer_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = Pair.alone
+
+    def no_oracle(pair: Pair, arm: Arm) -> Server:
+        if arm == "oracle":
+            raise ArmError("the oracle died at start")
+        return alone(pair, arm)
+
+    monkeypatch.setattr(Pair, "alone", no_oracle)
+    assert bench.run() == 2
+    assert show.conclude(bench.folder).not_binding_because[0] == "the oracle died at start"
+    assert show.stored(bench.folder).not_binding_because[0] == "the oracle died at start"
+
+
+def test_lost_seals_are_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(conc="1")
+    lost_seals_are_told(bench.folder, "report.json", bench.out, capsys)
 
 
 def test_report_derives_the_same_again(bench: Bench) -> None:
