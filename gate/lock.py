@@ -75,13 +75,18 @@ def keys(recipe: Recipe) -> tuple[str, ...]:
             expected="an NVIDIA driver and one GPU",
             hint="on a machine without one: gate run --recipe tiny",
         )
-    chosen = visible(os.environ.get("CUDA_VISIBLE_DEVICES"), [(card.index, card.uuid) for card in cards])
+    chosen = own_cards()
     if not chosen:
         raise PreconditionError(
             f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} leaves no GPU visible",
             expected="the index or UUID of one of " + ", ".join(f"{card.index} ({card.uuid})" for card in cards),
         )
     return chosen
+
+
+def own_cards() -> tuple[str, ...]:
+    """UUIDs of the GPUs that this process, and so its servers, may use; none on a machine without one."""
+    return visible(os.environ.get("CUDA_VISIBLE_DEVICES"), [(card.index, card.uuid) for card in gpu.gpus()])
 
 
 def visible(setting: str | None, cards: list[tuple[int, str]]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from gate.arm import Server, start, starts, startup
 from gate.arm.process import GUARD, ServerProcess
 from gate.errors import ArmError
 from gate.interrupt import deferred
+from gate.lock import own_cards
 from gate.observe import gpu
 from gate.observe.rows import ARMS, Arm, LegRow, StartRow
 from gate.plan import Plan, PlannedLeg
@@ -56,7 +57,9 @@ class Pair:
         """Repetition an arm's server was started for; matters with one server at a time."""
         self._restarts: dict[Arm, int] = dict.fromkeys(ARMS, 0)
         self._broken: dict[Arm, str] = {}
-        self._gpu_before = gpu.used_bytes()
+        # What others hold on the rest of the machine comes and goes.
+        self._cards = own_cards() if plan.recipe.gpu else ()
+        self._gpu_before = gpu.used_bytes(self._cards)
 
     def __enter__(self) -> Self:
         return self
@@ -194,7 +197,7 @@ class Pair:
         if self._gpu_before is None:
             return
         deadline = time.monotonic() + GPU_RETURN_S
-        while (used := gpu.used_bytes() or 0) > self._gpu_before + GPU_RETURN_SLACK_BYTES:
+        while (used := gpu.used_bytes(self._cards) or 0) > self._gpu_before + GPU_RETURN_SLACK_BYTES:
             if time.monotonic() > deadline:
                 raise ArmError(
                     f"{gib(used)} of GPU memory in use {GPU_RETURN_S:g} s after the {arm} ended",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from gate.arm.process import ServerProcess
-from gate.lock import visible
+from gate.lock import own_cards
 from gate.observe import memory, pagecache
-from gate.observe.gpu import gpus, used_bytes
+from gate.observe.gpu import used_bytes
 from gate.observe.pagecache import Residency
 from gate.observe.rows import Arm, StartRow
 from gate.plan import ArmPlan
@@ -34,7 +33,7 @@ def look(plan: ArmPlan) -> Before:
     return Before(
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         available_bytes=memory.available_bytes(),
-        gpu_used_bytes=used_bytes(_cards()),
+        gpu_used_bytes=used_bytes(own_cards()),
         cache=_cache(Path(plan.checkpoint)),
     )
 
@@ -42,7 +41,7 @@ def look(plan: ArmPlan) -> Before:
 def row(arm: Arm, server: ServerProcess, before: Before, repetition: int) -> StartRow:
     """The record of a server that is ready."""
     tree = memory.tree(server.pid)
-    cache, used = before.cache, used_bytes(_cards())
+    cache, used = before.cache, used_bytes(own_cards())
     return StartRow(
         arm=arm,
         start_id=server.start_id,
@@ -59,10 +58,6 @@ def row(arm: Arm, server: ServerProcess, before: Before, repetition: int) -> Sta
         gpu_growth_bytes=None if used is None or before.gpu_used_bytes is None else used - before.gpu_used_bytes,
         load_peak_rss_bytes=memory.own_peaks_bytes(tree),
     )
-
-
-def _cards() -> tuple[str, ...]:
-    return visible(os.environ.get("CUDA_VISIBLE_DEVICES"), [(card.index, card.uuid) for card in gpus()])
 
 
 def _cache(folder: Path) -> Residency | None:

@@ -79,7 +79,7 @@ def limits() -> dict[str, str]:
     return found
 
 
-def users(uuids: Uuids = None) -> tuple[dict[int, int | None], ...] | None:
+def users(uuids: Uuids) -> tuple[dict[int, int | None], ...] | None:
     """Compute processes of each card: pid -> bytes, None where NVML withholds them. None when a card does not tell."""
     with session() as handles:
         listed = [_ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle) for handle in _chosen(handles, uuids)]
@@ -98,7 +98,7 @@ def bytes_of(pids: frozenset[int], cards: tuple[dict[int, int | None], ...] | No
     return sum(known) if known and len(known) == len(found) else None
 
 
-def used_bytes(uuids: Uuids = None) -> int | None:
+def used_bytes(uuids: Uuids) -> int | None:
     """Memory in use on these GPUs together; None without one."""
     with session() as handles:
         used = [_ask(_used_bytes, handle) for handle in _chosen(handles, uuids)]

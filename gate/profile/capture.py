@@ -15,6 +15,7 @@ from gate.arm import Server, process
 from gate.arm.pair import GPU_RETURN_S, GPU_RETURN_SLACK_BYTES
 from gate.client import drive, openai
 from gate.errors import ArmError, StorageError
+from gate.lock import own_cards
 from gate.metrics.itl import itl_ms
 from gate.observe import gpu
 from gate.observe import server as ask
@@ -81,7 +82,8 @@ def scratch(name: str, kept: Path | None) -> Iterator[Path]:
 
 
 def _capture(setting: Setting, arm: Arm, role: Role, log: Path, files: Path, say: Callable[[str], None]) -> Captured:
-    memory_before = gpu.used_bytes()
+    cards = own_cards() if setting.plan.recipe.gpu else ()
+    memory_before = gpu.used_bytes(cards)
     session = f"gate-{arm}-{role}-{time.monotonic_ns()}"
     planned = setting.plan.arm(arm)
     traced = commands.traced(planned, setting.backend, nsys=setting.nsys, session=session, folder=files)
@@ -97,16 +99,16 @@ def _capture(setting: Setting, arm: Arm, role: Role, log: Path, files: Path, say
     finally:
         tracer.close()
         server.stop()
-        _wait_for_memory(arm, memory_before)
+        _wait_for_memory(arm, cards, memory_before)
 
 
-def _wait_for_memory(arm: Arm, before: int | None) -> None:
+def _wait_for_memory(arm: Arm, cards: tuple[str, ...], before: int | None) -> None:
     """The driver frees a dead process's memory lazily, and the next server sizes itself by what is free.
 
     Raises ArmError when it does not come back.
     """
     deadline = time.monotonic() + GPU_RETURN_S
-    while before is not None and (used := gpu.used_bytes() or 0) > before + GPU_RETURN_SLACK_BYTES:
+    while before is not None and (used := gpu.used_bytes(cards) or 0) > before + GPU_RETURN_SLACK_BYTES:
         if time.monotonic() > deadline:
             raise ArmError(
                 f"{gib(used)} of GPU memory in use {GPU_RETURN_S:g} s after the {arm} ended", expected=gib(before)

@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 import pytest
 
-from gate import messages
+from gate import lock, messages
 from gate import recipe as recipes
 from gate.arm import pair as pairs
 from gate.errors import ArmError, OracleError
+from gate.observe.gpu import Gpu
 from gate.observe.rows import Arm, LegRow
 from gate.plan import ArmPlan, Plan, PlannedLeg, Vocabulary, make_plan
 
@@ -57,11 +58,11 @@ class FakeServer:
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage()
     monkeypatch.setattr(pairs, "start", made.start)
-    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda: None)
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda _cards: None)
     return made
 
 
-def plan(residency: Literal["both", "alternate"]) -> Plan:
+def plan(residency: Literal["both", "alternate"], gpu: bool = False) -> Plan:
     def arm(name: Arm) -> ArmPlan:
         return ArmPlan(
             arm=name,
@@ -78,6 +79,7 @@ def plan(residency: Literal["both", "alternate"]) -> Plan:
         {
             "schema_version": 1,
             "name": "small",
+            "gpu": gpu,
             "checkpoint": {"path": "m"},
             "workload": {"prompt_tokens": 8, "output_tokens": 4},
             "protocol": {"concurrency": [1, 2], "repetitions": 2, "residency": residency},
@@ -113,8 +115,8 @@ def row(leg: PlannedLeg, failed: int) -> LegRow:
     )
 
 
-def opened(residency: Literal["both", "alternate"], tmp_path: Path) -> tuple[pairs.Pair, Plan]:
-    made = plan(residency)
+def opened(residency: Literal["both", "alternate"], tmp_path: Path, gpu: bool = False) -> tuple[pairs.Pair, Plan]:
+    made = plan(residency, gpu)
     return pairs.Pair(made, tmp_path, lambda _text: None), made
 
 
@@ -192,19 +194,45 @@ def test_some_failed_requests_restart_nothing(stage: Stage, tmp_path: Path) -> N
 
 def test_gpu_memory_must_come_back(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([2**30, 60 * 2**30, 60 * 2**30])
-    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda: next(readings, 60 * 2**30))
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda _cards: next(readings, 60 * 2**30))
     monkeypatch.setattr(pairs, "GPU_RETURN_S", 0.0)
-    pair, made = opened("both", tmp_path)
+    pair, made = opened("both", tmp_path, gpu=True)
     pair.ready(made.legs[0])
     with pytest.raises(ArmError, match=r"60\.00 GiB of GPU memory in use .* expected 1\.00 GiB, as before"):
         pair.stop_all()
     assert stage.events[-1].startswith("-")
 
 
+@pytest.mark.usefixtures("stage")
+def test_gpu_memory_of_other_cards_is_another_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run on the other GPU of a host, which began meanwhile: 64 GiB of it once ended a run that was complete."""
+    held = {"GPU-a": iter([2**30, 64 * 2**30]), "GPU-b": iter([2**30, 2**30])}
+    monkeypatch.setattr(lock.gpu, "gpus", lambda: tuple(Gpu(i, "H200", uuid, None) for i, uuid in enumerate(held)))
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda cards: sum(next(held[card]) for card in cards))
+    monkeypatch.setattr(pairs, "GPU_RETURN_S", 0.0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    pair, made = opened("both", tmp_path, gpu=True)
+    pair.ready(made.legs[0])
+    pair.stop_all()
+    assert next(held["GPU-b"], None) is None
+
+
+@pytest.mark.usefixtures("stage")
+def test_a_run_without_a_gpu_looks_at_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock.gpu, "gpus", lambda: (Gpu(0, "H200", "GPU-a", None),))
+    readings = iter([2**30, 64 * 2**30])
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda cards: next(readings) if cards else None)
+    monkeypatch.setattr(pairs, "GPU_RETURN_S", 0.0)
+    pair, made = opened("both", tmp_path)
+    pair.ready(made.legs[0])
+    pair.stop_all()
+    assert len(list(readings)) == 2
+
+
 def test_gpu_memory_is_waited_for(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     readings = iter([2**30, 60 * 2**30, 30 * 2**30])
-    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda: next(readings, 2**30))
-    pair, made = opened("both", tmp_path)
+    monkeypatch.setattr(pairs.gpu, "used_bytes", lambda _cards: next(readings, 2**30))
+    pair, made = opened("both", tmp_path, gpu=True)
     pair.ready(made.legs[0])
     pair.stop_all()
     assert len(stage.events) == 4

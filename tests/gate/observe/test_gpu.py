@@ -54,13 +54,14 @@ def test_only_the_runs_own_cards_are_read() -> None:
     assert gpu.sample(("GPU-b",)) == {"gpu1.sm_clock_mhz": 1200, "gpu1.memory_used_bytes": 3 * 2**30}
     assert gpu.sample(("GPU-a",), gpu.CLOCKS) == {"gpu0.sm_clock_mhz": 1980}
     assert len(gpu.sample()) == 4
-    assert (gpu.used_bytes(("GPU-b",)), gpu.used_bytes(), gpu.used_bytes(("host",))) == (3 * 2**30, 10 * 2**30, None)
+    assert (gpu.used_bytes(("GPU-b",)), gpu.used_bytes(None)) == (3 * 2**30, 10 * 2**30)
+    assert gpu.used_bytes(("host",)) is None
 
 
 def test_memory_of_listed_processes_and_of_none(cards: list[Card]) -> None:
     cards[0].users = {1: 5, 2: None}
     cards[1].users = {1: 6, 9: 7}
-    users = gpu.users()
+    users = gpu.users(None)
     assert users == ({1: 5, 2: None}, {1: 6, 9: 7})
     assert gpu.bytes_of(frozenset({1, 3}), users) == 11
     assert gpu.bytes_of(frozenset({2}), users) is None
@@ -70,7 +71,7 @@ def test_memory_of_listed_processes_and_of_none(cards: list[Card]) -> None:
 
 def test_a_card_that_does_not_tell_makes_all_of_them_unknown(cards: list[Card]) -> None:
     cards[1].users = None
-    assert gpu.users() is None
+    assert gpu.users(None) is None
     assert gpu.users(("GPU-a",)) == ({},)
 
 
