@@ -1,13 +1,15 @@
 """One CUDA graph for each of a few prompt lengths: a step that reads a prompt is one upload and one launch.
 
-Launch by launch the host needs 26 µs for each of a step's 700 launches, and a prompt of 1,024 tokens, 21 ms of the
-35B's kernels, waited for it (results/h200-x2/bench, docs/h200.md). A prompt is padded to the next length that has a
-graph; rows of padding are routed nowhere, write no key, and leave the recurrent state alone, because the kernels read
-from the device how many rows are live, and which state slot is theirs.
+Launch by launch the host needs 12 ms for the 35B where it is quiet, and 34, reckoned from eight layers, where it was
+not; the kernels of a prompt of 1,024 tokens take 20.5 (results/h200-x2/bench, docs/h200.md). A prompt is padded to the
+next length that has a graph; rows of padding are routed nowhere, write no key, and leave the recurrent state alone,
+because the kernels read from the device how many rows are live, and which state slot is theirs.
 
 A prompt that begins in the step, whole or its first chunk, is taken, alone or beside decoding sequences, which run
-their own graph before it. Rejected: decoding rows among the prompt's, one graph for each pair of numbers; exact lengths
-kept from one prompt to the next, which pays only where prompts have one length, as a benchmark's do.
+their own graph before it. That reads the weights once more: at 1,024 tokens beside 31 the step takes 1.014 of the time
+of launches where the host is quiet, beside 16 and fewer less than it. Rejected: decoding rows among the prompt's, one
+graph for each pair of numbers; exact lengths kept from one prompt to the next, which pays only where prompts have one
+length, as a benchmark's do.
 """
 
 from __future__ import annotations
@@ -33,12 +35,8 @@ ARCHS = ("90a",)
 LENGTHS = (*range(128, 1025, 128), *range(1280, 2049, 256))
 """Tokens. Of a prompt of more than 1,024 an eighth or less is padding."""
 LONGEST = {"mixture": 1536, "dense": 256}
-"""Tokens, of LENGTHS. For more the device does not wait for the host, and padding costs what it weighs. Reckoned from
-eight layers: the host needs 34 ms for the 35B's 40 layers, whose kernels take 21 at 1,024 tokens; less than 40 for the
-27B's 64, whose kernels take 34 at 256 tokens and 86 at 1,024 (results/h200-x2/bench, docs/h200.md)."""
-MIXED_DECODES = 8
-"""Sequences that may decode in the same step: their graph reads the weights once more. Of the 35B a prompt of 1,024 tokens
-beside 8 takes 0.974 of the time that launches take, beside 31 1.014, where the host is fast."""
+"""Tokens, of LENGTHS. For more the device waits for no host that was seen, and padding costs what it weighs: of the 35B
+1,536 tokens take 26 ms by their graph, of the 27B 256 take 34 by the kernels' own time of eight layers."""
 HEADER = ("live", "slot", "last")
 
 
@@ -133,7 +131,7 @@ class PromptGraphs:
         """
         self.model, self.caches = model, caches
         self.lengths = LENGTHS[: bisect_left(LENGTHS, min(max_tokens, max_positions)) + 1]
-        self.beside = min(MIXED_DECODES, max_decodes)
+        self.beside = max_decodes
         device = caches.kv.device
         self.inputs = PromptInputs(self.lengths[-1], max_positions, device)
         self._id = torch.zeros(1, dtype=torch.int64, device=device)

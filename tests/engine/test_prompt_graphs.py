@@ -153,8 +153,8 @@ WANTS = SamplingParams(max_tokens=8, temperature=0.0, prompt_logprobs=0)
         ([prompt(1)], False),  # a decoding sequence's own graph takes it
         ([prompt(20, position=16, blocks=range(9))], False),
         ([prompt(20, fresh=False)], False),
-        ([*decoding(8), prompt(20)], True),
-        ([*decoding(9), prompt(20)], False),
+        ([*decoding(32), prompt(20)], True),
+        ([*decoding(33), prompt(20)], False),
         ([*decoding(1, tokens=2), prompt(20)], False),
         ([prompt(20, 1), prompt(20)], False),
         ([prompt(1, 1), prompt(20)], False),

@@ -168,7 +168,7 @@ def test_one_after_another_of_all_lengths(prompted):
             assert torch.equal(first.setdefault(tokens, made), made)
 
 
-@pytest.mark.parametrize("beside", [1, 8])
+@pytest.mark.parametrize("beside", [1, 8, 15])
 def test_beside_decoding_sequences(prompted, beside):
     running = [Sequence(830 + i, 20 + 9 * i, i) for i in range(beside)]
     twins = [Sequence(830 + i, 20 + 9 * i, 15 + i) for i in range(beside)]
