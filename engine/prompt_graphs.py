@@ -1,6 +1,6 @@
 """One CUDA graph for each of a few prompt lengths: a step that reads a prompt is one upload and one launch.
 
-Launch by launch the host needs 12 ms for the 35B where it is quiet, and 34, reckoned from eight layers, where it was
+Launch by launch the host needs 13 ms for the 35B where it is quiet, and 34, reckoned from eight layers, where it was
 not; the kernels of a prompt of 1,024 tokens take 20.5 (results/h200-x2/bench, docs/h200.md). A prompt is padded to the
 next length that has a graph; rows of padding are routed nowhere, write no key, and leave the recurrent state alone,
 because the kernels read from the device how many rows are live, and which state slot is theirs.
