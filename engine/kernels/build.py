@@ -2,6 +2,8 @@
 
 No torch headers, no GPU: any machine with nvcc 13 builds both targets. A library is named after the hash of its sources
 and flags, so an unchanged tree builds nothing, and a stale one cannot be picked up.
+
+There are two variants of each: SHIPPED, and FOR_SANITIZERS, which lies beside it under a name of its own.
 """
 
 from __future__ import annotations
@@ -34,6 +36,19 @@ TARGETS = {"90a": Target("90a", 227 * 1024), "121a": Target("121a", 99 * 1024)}
 FLAGS = ("-std=c++17", "-O3", "-Xcompiler", "-fPIC", "-Xptxas", "-v", "-lineinfo")
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a library is compiled for: part of its file's name, and flags beside FLAGS, which its manifest shows."""
+
+    name: str
+    flags: tuple[str, ...]
+
+
+SHIPPED = Variant("", ())
+FOR_SANITIZERS = Variant("-for-sanitizers", ("-DENGINE_EVERY_LANE_GIVES_BACK",))
+"""Its racecheck takes the rings of this one for what they are (kernels/stage.cuh). Never to be timed, nor served."""
+
+
 class BuildError(Exception):
     """nvcc is missing, the architecture is unknown, or a source does not compile: one line, then nvcc's own text."""
 
@@ -56,9 +71,9 @@ def headers() -> list[Path]:
     return sorted(ENGINE.glob("kernels/*.cuh"))
 
 
-def source_hash() -> str:
+def source_hash(variant: Variant = SHIPPED) -> str:
     """sha256 over names and contents of every CUDA file, and the flags."""
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    digest = hashlib.sha256(" ".join((*FLAGS, *variant.flags)).encode())
     for path in (*headers(), *sources()):
         digest.update(str(path.relative_to(ENGINE)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
@@ -76,33 +91,34 @@ def nvcc() -> Path:
     return Path(found)
 
 
-def manifest(arch: str) -> dict[str, object]:
+def manifest(arch: str, variant: Variant = SHIPPED) -> dict[str, object]:
     version = subprocess.run([nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
     release = re.search(r"release ([\d.]+), V([\d.]+)", version)
     return {
         "arch": f"sm_{arch}",
-        "flags": list(FLAGS),
+        "flags": [*FLAGS, *variant.flags],
         "nvcc": release.group(2) if release else version.strip(),
-        "source_sha256": source_hash(),
+        "source_sha256": source_hash(variant),
         "kernels": {f"{path.parent.name}/{path.stem}": exported(path) for path in sources()},
     }
 
 
-def library_path(arch: str) -> Path:
-    return BUILD / f"engine-sm_{arch}-{source_hash()[:16]}.so"
+def library_path(arch: str, variant: Variant = SHIPPED) -> Path:
+    return BUILD / f"engine-sm_{arch}{variant.name}-{source_hash(variant)[:16]}.so"
 
 
-def build(arch: str, *, force: bool = False, say: Callable[[str], None] = print) -> Library:
+def build(arch: str, variant: Variant = SHIPPED, *, force: bool = False, say: Callable[[str], None] = print) -> Library:
     """Compile for one architecture ("90a" or "121a"). Returns at once when the library for these sources exists."""
     target = TARGETS.get(arch)
     if target is None:
         raise BuildError(f"found architecture {arch!r}; expected one of {', '.join(TARGETS)}")
-    path = library_path(arch)
-    facts = manifest(arch)
+    path = library_path(arch, variant)
+    facts = manifest(arch, variant)
     if path.exists() and not force:
         say(f"sm_{arch}: {path.name} is current")
         return Library(path, facts, {})
-    work = BUILD / f"sm_{arch}"
+    work = BUILD / f"sm_{arch}{variant.name}"
+    base = _base(target, variant)
     work.mkdir(parents=True, exist_ok=True)
     text = json.dumps(facts, sort_keys=True)
     embedded = work / "manifest.cu"
@@ -111,7 +127,7 @@ def build(arch: str, *, force: bool = False, say: Callable[[str], None] = print)
     def compile_one(source: Path) -> tuple[Path, str]:
         output = work / f"{source.parent.name}-{source.stem}.o"
         log = _run(
-            [*_base(target), "-c", str(source), "-o", str(output)],
+            [*base, "-c", str(source), "-o", str(output)],
             what=f"{source.relative_to(ENGINE.parent)} for sm_{arch}",
         )
         return output, log
@@ -119,7 +135,7 @@ def build(arch: str, *, force: bool = False, say: Callable[[str], None] = print)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         compiled = list(pool.map(compile_one, [*sources(), embedded]))
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    _run([*_base(target), "-shared", "-o", str(temporary), *(str(o) for o, _ in compiled)], what=f"link for sm_{arch}")
+    _run([*base, "-shared", "-o", str(temporary), *(str(o) for o, _ in compiled)], what=f"link for sm_{arch}")
     temporary.replace(path)
     spills: dict[str, int] = {}
     serialised: list[str] = []
@@ -141,12 +157,13 @@ def _kernels(facts: dict[str, object]) -> list[list[str]]:
     return list(kernels.values())
 
 
-def _base(target: Target) -> list[str]:
+def _base(target: Target, variant: Variant) -> list[str]:
     return [
         str(nvcc()),
         f"-gencode=arch=compute_{target.arch},code=sm_{target.arch}",
         f"-DENGINE_MAX_SHARED_BYTES={target.max_shared_bytes}",
         *FLAGS,
+        *variant.flags,
     ]
 
 

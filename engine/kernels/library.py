@@ -1,4 +1,8 @@
-"""Load the compiled kernels and call them: plain C functions, device pointers, the current stream."""
+"""Load the compiled kernels and call them: plain C functions, device pointers, the current stream.
+
+They are the shipped ones, unless the process has chosen another variant before it loads any. tools/sanitize.py does so
+in those that run tests; nothing in this package does, and no environment variable can, so that none is ever served.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.kernels.build import TARGETS, BuildError, build, library_path
+from engine.kernels.build import SHIPPED, TARGETS, BuildError, Variant, build, library_path
 
 ERRORS = {
     1: "invalid value (a shape outside the contract)",
@@ -32,11 +36,22 @@ def arch_of(device: torch.device) -> str:
     return arch
 
 
+_variant = SHIPPED
+
+
+def choose(variant: Variant) -> None:
+    """What `load` loads from now on. Raises KernelError where kernels are loaded: a process has one variant of them."""
+    global _variant
+    if load.cache_info().currsize:
+        raise KernelError("found kernels loaded already; expected none; choose the variant before the first call")
+    _variant = variant
+
+
 @functools.cache
 def load(arch: str) -> ctypes.CDLL:
     """The library for these sources; built first when it is not there yet."""
-    path = library_path(arch)
-    library = ctypes.CDLL(str(path if path.exists() else build(arch).path))
+    path = library_path(arch, _variant)
+    library = ctypes.CDLL(str(path if path.exists() else build(arch, _variant).path))
     library.engine_manifest.restype = ctypes.c_char_p
     return library
 

@@ -17,6 +17,7 @@
 // word 8 t + 2 s + h of a row's 64 columns goes to word 8 s + 4 h + t. Rejected: x in that order in global memory (16-byte
 // copies, a quarter as many): the norm, the router's columns and SwiGLU's stores would all have to know it.
 #pragma once
+#include "stage.cuh"
 #include "turn.cuh"
 #include "w4a16.cuh"
 #include "wgmma.cuh"
@@ -53,7 +54,7 @@ struct WideBarriers {
     __device__ explicit WideBarriers(uint8_t* shared)
         : x_full(reinterpret_cast<uint64_t*>(shared + W::BARRIERS_AT)), x_empty(x_full + W::X_STAGES), full(x_empty + W::X_STAGES) {}
     __device__ void init() const {   // by one thread, with a barrier behind it
-        for (int i = 0; i < W::X_STAGES; i++) barrier_init(x_full + i, GROUP_WARPS * 32), barrier_init(x_empty + i, PRODUCT_WARPS);
+        for (int i = 0; i < W::X_STAGES; i++) barrier_init(x_full + i, GROUP_WARPS * 32), barrier_init(x_empty + i, PRODUCT_WARPS * ARRIVALS_PER_WARP);
         for (int i = 0; i < PRODUCT_WARPS * W::DEPTH; i++) barrier_init(full + i, 1);
         barrier_init_fence();
     }
@@ -138,7 +139,7 @@ struct WideX {
     // The stage before this one: the warp has waited for every product of it. Nothing else between products under way: a branch,
     // which __syncwarp is enough to bring about, and ptxas serialises them (C7513).
     __device__ __forceinline__ void give_back(int lane) const {
-        if (lane == 0) barrier_arrive(empty + (turn.stage == 0 ? W::X_STAGES : turn.stage) - 1);
+        if (gives_back(lane)) barrier_arrive(empty + (turn.stage == 0 ? W::X_STAGES : turn.stage) - 1);
     }
 };
 
@@ -197,9 +198,9 @@ __device__ __forceinline__ void multiply_wide(Ring& ring, Turn& turn, WideX<W>& 
             for (int t = 0; t < W::TILES; t++) wgmma_sums(sums[t]);
         }
         __syncwarp();   // every lane has read the stages before they are given back
-        if (lane == 0) {
+        if (gives_back(lane)) {
             if (!ACROSS) barrier_arrive(x.empty + x.turn.stage);
-            ring.fetch(turn.stage);
+            if (goes_on(lane)) ring.fetch(turn.stage);
         }
         turn.advance(W::DEPTH), x.turn.advance(W::X_STAGES);
     }

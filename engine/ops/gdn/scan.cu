@@ -17,6 +17,7 @@
 // Rejected: 128 value dimensions a block (half of the reads; half as many blocks, each with twice the products in a row).
 #include "../../kernels/launch.cuh"
 #include "../../kernels/math.cuh"
+#include "../../kernels/stage.cuh"
 #include "../../kernels/wgmma.cuh"
 
 namespace engine {
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_scan_kernel(const ScanArg
     uint64_t* full = reinterpret_cast<uint64_t*>(shared + SCAN_STAGES * SCAN_STAGE_BYTES);
     uint64_t* empty = full + SCAN_STAGES;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < SCAN_STAGES; i++) barrier_init(full + i, 32 + 1), barrier_init(empty + i, SCAN_WARPS);
+        for (int i = 0; i < SCAN_STAGES; i++) barrier_init(full + i, 32 + 1), barrier_init(empty + i, SCAN_WARPS * ARRIVALS_PER_WARP);
         barrier_init_fence();
     }
     __syncthreads();
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(SCAN_THREADS, 1) gdn_scan_kernel(const ScanArg
             wgmma_sums(o), wgmma_sums(s);
         }
         __syncwarp();   // every lane has read v and the factors
-        if (lane == 0) barrier_arrive(empty + stage);
+        if (gives_back(lane)) barrier_arrive(empty + stage);
         // Lanes of an even g and of the odd one after it trade: the first then has two neighbouring values of one token, the second
         // of the next token.
 #pragma unroll

@@ -23,6 +23,7 @@
 // pairs (the weights are unpacked for each, and each of their tiles reads x from the L1 again).
 #include "../../kernels/grouped.cuh"
 #include "../../kernels/route.cuh"
+#include "../../kernels/stage.cuh"
 #include "../../kernels/turn.cuh"
 
 namespace engine {
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
     uint64_t* x_empty = x_full + X_STAGES;
     uint64_t* full = x_empty + X_STAGES + warp * MANY_DEPTH;   // of a multiplying warp
     if (threadIdx.x == 0) {
-        for (int i = 0; i < X_STAGES; i++) barrier_init(x_full + i, 32), barrier_init(x_empty + i, MANY_WARPS);
+        for (int i = 0; i < X_STAGES; i++) barrier_init(x_full + i, 32), barrier_init(x_empty + i, MANY_WARPS * ARRIVALS_PER_WARP);
         for (int i = 0; i < MANY_WARPS * MANY_DEPTH; i++) barrier_init(x_empty + X_STAGES + i, 1);
         barrier_init_fence();
     }
@@ -295,9 +296,9 @@ __global__ void __launch_bounds__((MANY_WARPS + 1) * 32, 1) grouped_many_kernel(
                 else multiply_many<false>(units_at, x_at, groups, lane, sums);
             }
             __syncwarp();   // every lane has read both stages before they are given back
-            if (lane == 0) {
+            if (gives_back(lane)) {
                 barrier_arrive(x_empty + x_turn.stage);
-                if (tiles > 0) fetch(turn.stage);
+                if (goes_on(lane) && tiles > 0) fetch(turn.stage);
             }
             if (tiles > 0) turn.advance(MANY_DEPTH);
         }

@@ -8,13 +8,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from engine.kernels.build import ENGINE, TARGETS
+from engine.kernels.build import ENGINE, SHIPPED, TARGETS, Variant
 from engine.kernels.library import KernelError
 
 HOPPER, BLACKWELL = (TARGETS[arch].max_shared_bytes for arch in ("90a", "121a"))
@@ -32,16 +32,17 @@ def compiler() -> str | None:
     return shutil.which("g++")
 
 
-def build(op: str, source: str = "kernel", *, max_shared_bytes: int = HOPPER) -> Call:
+def build(op: str, source: str = "kernel", *, max_shared_bytes: int = HOPPER, variant: Variant = SHIPPED) -> Call:
     """A stand-in for engine.kernels.library.call that runs the kernels of this op's source here."""
+    flags = (*FLAGS, *variant.flags)
     sources = [*sorted((ENGINE / "kernels").glob("*.cuh")), ENGINE / "ops" / op / f"{source}.cu"]
     emulated = sorted(path for path in HERE.rglob("*") if path.suffix in (".h", ".hpp", ".cuh"))
-    digest = hashlib.sha256(f"{FLAGS} {max_shared_bytes}".encode())
+    digest = hashlib.sha256(f"{flags} {max_shared_bytes}".encode())
     for path in (*sources, *emulated):
         digest.update(path.read_bytes())
     path = Path(tempfile.gettempdir()) / f"engine-emulated-{op}-{source}-{digest.hexdigest()[:16]}.so"
     if not path.exists():
-        _compile(sources, path, max_shared_bytes)
+        _compile(sources, path, max_shared_bytes, flags)
     library = ctypes.CDLL(str(path))
 
     def call(name: str, _device: torch.device, *arguments: Tensor | float | None) -> None:
@@ -52,7 +53,7 @@ def build(op: str, source: str = "kernel", *, max_shared_bytes: int = HOPPER) ->
     return call
 
 
-def _compile(sources: list[Path], path: Path, max_shared_bytes: int) -> None:
+def _compile(sources: list[Path], path: Path, max_shared_bytes: int, flags: Sequence[str]) -> None:
     """In a copy of the tree: `__shared__` means two things there, and emulated headers stand in for the real ones."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -65,7 +66,7 @@ def _compile(sources: list[Path], path: Path, max_shared_bytes: int) -> None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(re.sub(r"\b__shared__", "static", text))
         output = path.with_suffix(f".{root.name}.tmp")
-        command = ["g++", *FLAGS, f"-I{HERE / 'include'}", f"-DENGINE_MAX_SHARED_BYTES={max_shared_bytes}"]
+        command = ["g++", *flags, f"-I{HERE / 'include'}", f"-DENGINE_MAX_SHARED_BYTES={max_shared_bytes}"]
         done = subprocess.run(
             [*command, str(root / sources[-1].relative_to(ENGINE)), "-o", str(output)], capture_output=True, text=True
         )

@@ -146,9 +146,9 @@ Shown<T> gather(T mine) {
     return {slots};
 }
 
-// mbarrier: arrivals still to come in this phase (low 16 bits), arrivals per phase, phase parity, bytes still to come.
+// mbarrier: arrivals still to come in this phase, arrivals per phase, phase parity, bytes still to come.
 struct Barrier {
-    uint8_t pending, arrivals, phase, unused;
+    uint16_t pending, arrivals : 15, phase : 1;
     int32_t bytes;
 };
 static_assert(sizeof(Barrier) == sizeof(uint64_t));

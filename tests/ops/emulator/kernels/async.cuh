@@ -8,7 +8,7 @@ namespace engine {
 
 inline uint32_t shared_address(const void* pointer) { return uint32_t(static_cast<const uint8_t*>(pointer) - emulator::shared_memory); }
 
-inline void barrier_init(uint64_t* barrier, uint32_t arrivals) { emulator::as_barrier(barrier) = {uint8_t(arrivals), uint8_t(arrivals), 0, 0, 0}; }
+inline void barrier_init(uint64_t* barrier, uint32_t arrivals) { emulator::as_barrier(barrier) = {uint16_t(arrivals), uint16_t(arrivals), 0, 0}; }
 inline void barrier_init_fence() {}
 inline void barrier_arrive(uint64_t* barrier) {
     emulator::as_barrier(barrier).pending--;
