@@ -3,10 +3,14 @@
     python tools/sanitize.py [--tool memcheck,racecheck] [--jobs 4] [--limit 600] [--list FILE] [--out FILE]
 
 The tests are those of tests/ops/sanitized.txt, one process for each file and tool. Kernels of ours alone are looked at
-(their names have `engine`): racecheck does not take the completion of an mbarrier in a loop for an order, and names
-hazards in cuBLAS's own kernels. Before anything else each tool must find the fault that tests/ops/planted.cu has for
-it, through the same filter: a tool that is blind there says nothing of the rest. A line for each, on the terminal and
-in --out. Exit code: 0 all clean; 1 a fault, a failed test or a limit that was reached; 2 blind, or cannot be run.
+(their names have `engine`), since racecheck names hazards in cuBLAS's own. They are a build of their own beside the
+shipped one, in which every lane gives a stage back: of a warp's one arrival behind __syncwarp racecheck makes hazards
+that are none (engine/kernels/stage.cuh). No server can load it: only the processes that run tests here choose it.
+
+Before anything else each tool must find the faults that tests/ops/planted.cu has for it, and be silent about its sound
+ring, through the same filter: one that is blind or cries wolf there says nothing of the rest. A line for each, on the
+terminal and in --out. Exit code: 0 all clean; 1 a fault, a failed test or a limit that was reached; 2 a control that
+failed, or it cannot be run.
 
 It shares the GPU with whatever runs there and slows it down: never beside a measurement.
 """
@@ -27,7 +31,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIST, PLANTED = ROOT / "tests" / "ops" / "sanitized.txt", ROOT / "tests" / "ops" / "planted.cu"
+LIST, SOURCE = ROOT / "tests" / "ops" / "sanitized.txt", ROOT / "tests" / "ops" / "planted.cu"
+sys.path.insert(0, str(ROOT))
 TOOLS = ("memcheck", "racecheck")
 FILTER = ("--kernel-name", "kns=engine")
 FAULT = 9
@@ -37,6 +42,23 @@ TIMED_OUT = 124
 
 class CannotRun(Exception):
     """One line: found, expected, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """A kernel of planted.cu, by its name there, and whether the tool must have something to say of it."""
+
+    tool: str
+    name: str
+    fault: bool
+
+
+CONTROLS = (
+    Planted("memcheck", "overrun", True),
+    Planted("racecheck", "race", True),
+    Planted("racecheck", "early ring", True),
+    Planted("racecheck", "sound ring", False),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,42 +113,85 @@ def watched(tool: str, command: Sequence[str], what: str, limit_s: float) -> Out
     return Outcome(tool, what, code, counted[-1] if counted else "", summaries[-1] if summaries else "")
 
 
-def control(tool: str, library: Path) -> None:
-    """Raises CannotRun where the tool does not find what was planted for it."""
-    outcome = watched(tool, [sys.executable, __file__, "--planted", str(library), tool], "a planted fault", 120)
-    if outcome.code != FAULT or re.search(r": [1-9]\d* (error|hazard)", outcome.found) is None:
-        raise CannotRun(
-            f"{tool}: found {outcome.found or 'no summary'}, exit {outcome.code}, for a kernel with a planted fault; "
-            "expected it to be seen; this compute-sanitizer, or its filter, says nothing on this host"
-        )
+def control(planted: Planted, library: Path) -> str:
+    """What came out, as a line. Raises CannotRun where the tool sees less, or more, than is there."""
+    command = [sys.executable, __file__, "--planted", str(library), planted.name]
+    outcome = watched(planted.tool, command, planted.name, 120)
+    found = (
+        f"{planted.tool}: found {outcome.found or 'no summary'}, exit {outcome.code}, for the planted {planted.name}"
+    )
+    if planted.fault:
+        if outcome.code != FAULT or re.search(r": [1-9]\d* (error|hazard)", outcome.found) is None:
+            raise CannotRun(
+                f"{found}; expected it to be seen; this compute-sanitizer, or its filter, says nothing on this host"
+            )
+    elif outcome.code or re.search(r": 0 (error|hazard)", outcome.found) is None:
+        raise CannotRun(f"{found}; expected nothing to be seen; this compute-sanitizer reports rings that are sound")
+    return f"{'seen' if planted.fault else 'silent':9}  {planted.tool:9}  the planted {planted.name}"
 
 
 def build_planted(folder: Path) -> Path:
     """Raises CannotRun with the compiler's last line."""
+    from engine.kernels.build import FOR_SANITIZERS
+
     library = folder / "planted.so"
-    command = [program("nvcc"), "-std=c++17", "-arch=native", "-shared", "-Xcompiler", "-fPIC", "-o", str(library)]
-    done = subprocess.run([*command, str(PLANTED)], capture_output=True, text=True, check=False)
+    flags = ["-std=c++17", "-arch=native", "-shared", "-Xcompiler", "-fPIC", *FOR_SANITIZERS.flags]
+    done = subprocess.run(
+        [program("nvcc"), *flags, "-o", str(library), str(SOURCE)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
-        raise CannotRun(
-            f"nvcc: {(done.stderr.strip() or 'no message').splitlines()[-1]}; expected {PLANTED} to compile"
-        )
+        raise CannotRun(f"nvcc: {(done.stderr.strip() or 'no message').splitlines()[-1]}; expected {SOURCE} to compile")
     return library
+
+
+def build_kernels() -> str:
+    """The name of the library that the tests will load, built where it is not there. Raises CannotRun."""
+    import torch
+
+    from engine.kernels.build import FOR_SANITIZERS, BuildError, build
+    from engine.kernels.library import arch_of
+
+    if not torch.cuda.is_available():
+        raise CannotRun("found no CUDA device that torch can use; expected one; run it on a host with a GPU")
+    try:
+        return build(arch_of(torch.device("cuda")), FOR_SANITIZERS).path.name
+    except BuildError as error:
+        raise CannotRun(str(error)) from error
+
+
+def run_tests(ids: Sequence[str]) -> int:
+    """In this process, over the kernels for sanitizers."""
+    import pytest
+
+    from engine.kernels import library
+    from engine.kernels.build import FOR_SANITIZERS
+
+    library.choose(FOR_SANITIZERS)
+    return int(pytest.main(["-q", "-m", "gpu", "-p", "no:cacheprovider", *ids]))
+
+
+def launch(library: str, name: str) -> int:
+    """1 where a kernel without a fault did not run: silence says nothing then. One with a fault may end in an error."""
+    error = ctypes.CDLL(library).engine_planted(name.encode())
+    return int(error != 0 and not any(planted.fault for planted in CONTROLS if planted.name == name))
 
 
 def run(arguments: argparse.Namespace) -> int:
     tools = arguments.tool.split(",")
     if unknown := [tool for tool in tools if tool not in TOOLS]:
         raise CannotRun(f"--tool {unknown[0]}: found no such tool; expected {' or '.join(TOOLS)}")
-    files = tests_of(arguments.list)
+    files, controls = tests_of(arguments.list), []
     with tempfile.TemporaryDirectory() as folder:
         library = build_planted(Path(folder))
-        for tool in tools:
-            control(tool, library)
-            print(f"seen       {tool:9}  a planted fault", flush=True)
+        for planted in CONTROLS:
+            if planted.tool in tools:
+                controls.append(control(planted, library))
+                print(controls[-1], flush=True)
+    kernels = build_kernels()
 
     def one(job: tuple[str, str]) -> Outcome:
         tool, file = job
-        command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files[file]]
+        command = [sys.executable, __file__, "--tests", *files[file]]
         outcome = watched(tool, command, Path(file).stem, arguments.limit)
         print(outcome, flush=True)
         return outcome
@@ -135,8 +200,8 @@ def run(arguments: argparse.Namespace) -> int:
         outcomes = list(pool.map(one, [(tool, file) for tool in tools for file in files]))
     if arguments.out is not None:
         commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
-        head = f"tools/sanitize.py at {commit.stdout.strip() or 'no commit'}: {sum(map(len, files.values()))} tests; "
-        lines = [f"{head}each tool saw its planted fault", *map(str, outcomes)]
+        head = f"tools/sanitize.py at {commit.stdout.strip() or 'no commit'}: {sum(map(len, files.values()))} tests"
+        lines = [f"{head}; {kernels}", *controls, *map(str, outcomes)]
         arguments.out.write_text("\n".join(lines) + "\n")
     return 0 if all(outcome.clean for outcome in outcomes) else 1
 
@@ -148,12 +213,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for a file under a tool (default 600)")
     parser.add_argument("--list", type=Path, default=LIST, help="ids of tests (default tests/ops/sanitized.txt)")
     parser.add_argument("--out", type=Path, help="write the lines here too")
-    parser.add_argument("--planted", nargs=2, metavar=("LIBRARY", "TOOL"), help=argparse.SUPPRESS)
+    parser.add_argument("--planted", nargs=2, metavar=("LIBRARY", "NAME"), help=argparse.SUPPRESS)
+    parser.add_argument("--tests", nargs="+", metavar="ID", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.planted is not None:
-        library, tool = arguments.planted
-        ctypes.CDLL(library).engine_planted(tool.encode())
-        return 0
+        return launch(*arguments.planted)
+    if arguments.tests is not None:
+        return run_tests(arguments.tests)
     try:
         return run(arguments)
     except (CannotRun, OSError) as error:
