@@ -10,7 +10,7 @@ from rich.console import Console
 from gate import shell
 from gate.errors import StorageError
 from gate.judge import judge
-from gate.observe.seals import check_shown
+from gate.observe import seals
 from gate.observe.store import Store, read_run
 from gate.report import html, jsonfile, markdown, plots, terminal
 from gate.report.model import Cell, Report
@@ -63,12 +63,12 @@ def stored(folder: Path) -> Report:
     """The report as it was written.
 
     Raises:
-        StorageError: the run has none yet, or one of another version.
+        StorageError: the run has none yet, one of another version, or one that is not as it was written.
     """
     path = folder / "report.json"
     try:
-        check_shown(folder)
-        return jsonfile.parse(path.read_text(encoding="utf-8"))
+        seals.check_shown(folder)
+        report = jsonfile.parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise no_report(folder) from error
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
@@ -76,3 +76,6 @@ def stored(folder: Path) -> Report:
         raise StorageError(
             f"{path} cannot be read: {reason}", hint=f"gate report {folder.name} writes it anew"
         ) from error
+    if report.finished_at is not None and not seals.is_complete(folder):
+        raise seals.lost_marker(folder)
+    return report

@@ -105,8 +105,10 @@ def _folders(out: Path, kinds: tuple[Kind, ...]) -> list[Path]:
 
 
 def _entry(folder: Path) -> Entry:
-    doubt = _doubt(folder, "run")
+    doubt, complete = _doubt(folder, "run"), seals.is_complete(folder)
     report, plan = {} if doubt else _json(folder / REPORTS["run"]), _json(folder / PLANS["run"])
+    if not complete and report.get("finished_at") is not None:  # `gate show` refuses it too
+        report = {}
     legs = plan.get("legs")
     recipe = plan.get("recipe")
     return Entry(
@@ -118,7 +120,7 @@ def _entry(folder: Path) -> Entry:
         binding=bool(report["binding"]) if "binding" in report else None,
         legs=len(list(folder.glob("legs/*/legs.parquet"))),
         planned=len(legs) if isinstance(legs, list) else None,
-        complete=seals.is_complete(folder),
+        complete=complete,
         failure=failure(folder),
         **doubt,
     )

@@ -13,12 +13,15 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 RECORDS, REPORT = "records.sha256", "report.sha256"
 LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 LEG_ROW = "/legs.parquet"
 """Written last of a leg: with it the leg counts."""
+FIRST_OF_A_RESUME = ("run.json", "band.json", "baseline.json")
+"""What `gate resume` may write before anything else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,17 @@ def broken(folder: Path, found: Mapping[str, str], *, resumed: bool) -> Problem 
     for name, digest in found.items():
         if digest not in announced.get(name, ())[-2:]:
             return Problem(name, "was changed" if name in announced else "was added")
-    # One after the other is written: only the last one announced may have been cut off.
-    names = [name for name in announced if name.endswith(LEG_ROW)] if resumed else [name for name, _ in order]
-    return next((Problem(name, "is missing") for name in names[:-1] if name not in found), None)
+    written = _written([name for name, _ in order], resumed)
+    return next((Problem(name, "is missing") for name in announced if name in written and name not in found), None)
+
+
+def _written(names: list[str], resumed: bool) -> set[str]:
+    """Names that must have files, from the announcements: one is announced when the one before it is there.
+
+    Only the last one of a process may have been cut off. Where that was, nothing says; what a resume begins with does.
+    """
+    if not resumed:
+        return set(names[:-1])
+    rows = [name for name in dict.fromkeys(names) if name.endswith(LEG_ROW)]
+    followed = {name for name, after in pairwise(names) if after != name and after not in FIRST_OF_A_RESUME}
+    return {*rows[:-1], *followed}

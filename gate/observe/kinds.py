@@ -50,7 +50,14 @@ DERIVED: dict[Kind, tuple[str, ...]] = {
     "startup": (REPORTS["startup"], "startup.md"),
     "profile": (REPORTS["profile"], "profile.md"),
 }
-"""What is sealed of a report; its plots hold nothing that these do not."""
+"""The parts of a report that every version has sealed which sealed any."""
+BESIDE: dict[Kind, tuple[str, ...]] = {
+    "run": ("legs.parquet", "requests.parquet", "telemetry.parquet", "*.svg"),
+    "sweep": ("*.svg",),
+    "startup": (),
+    "profile": ("*.svg",),
+}
+"""What is derived and sealed with them: the gate reads none of it, but people do."""
 
 
 def kind_of(folder: Path) -> Kind:
@@ -65,4 +72,14 @@ def is_raw(folder: Path, name: str) -> bool:
 
 def raw(folder: Path) -> list[Path]:
     """Those that are there, in the order of RAW."""
-    return [path for pattern in RAW[kind_of(folder)] for path in sorted(folder.glob(pattern))]
+    return _there(folder, RAW[kind_of(folder)])
+
+
+def derived(folder: Path) -> list[Path]:
+    """The same of a report, and of what is beside it."""
+    kind = kind_of(folder)
+    return _there(folder, (*DERIVED[kind], *BESIDE[kind]))
+
+
+def _there(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]

@@ -92,7 +92,7 @@ def check_report(folder: Path) -> None:
     """Raises StorageError when the report is not the one that was written, or has lost its seal."""
     for name, digest in digests.read(folder / digests.REPORT):
         path = folder / name
-        if path.is_file() and digests.of(folder, [path])[name] != digest:
+        if path.parent == folder and path.is_file() and digests.of(folder, [path])[name] != digest:
             raise StorageError(
                 f"{path} was changed after it was written",
                 expected="the report as it was derived",
@@ -105,6 +105,15 @@ def check_shown(folder: Path) -> None:
     """Before a report is shown as it was written: what it was derived from is not read, but must have its seal."""
     _raise(lost_records(folder))
     check_report(folder)
+
+
+def lost_marker(folder: Path) -> StorageError:
+    """What to raise where a report is of a finished run and the folder has no marker."""
+    return StorageError(
+        f"{folder / COMPLETE} is missing, and the report is of a finished run",
+        expected="the marker that is written last",
+        hint=f"restore it, or gate resume {folder.name} ends the run once more",
+    )
 
 
 def lost_records(folder: Path) -> StorageError | None:

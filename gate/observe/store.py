@@ -159,9 +159,7 @@ class Store:
 
     def seal_report(self) -> None:
         """What `gate show` compares the report with: a figure edited there is found, as one in the records is."""
-        names = kinds.DERIVED[kinds.kind_of(self.folder)]
-        written = [path for name in names if (path := self.folder / name).is_file()]  # as many as the flow writes
-        found = digests.of(self.folder, written)
+        found = digests.of(self.folder, kinds.derived(self.folder))
         self.write_text(digests.REPORT, digests.lines(found))
 
     def _write(self, name: str, data: bytes) -> None:

@@ -62,7 +62,7 @@ def stored(folder: Path) -> TokenReport:
     """The report as it was written. Raises StorageError."""
     try:
         seals.check_shown(folder)
-        return TokenReport.model_validate_json((folder / "report.json").read_bytes())
+        report = TokenReport.model_validate_json((folder / "report.json").read_bytes())
     except FileNotFoundError as error:
         raise no_report(folder) from error
     except (OSError, ValueError) as error:
@@ -70,6 +70,9 @@ def stored(folder: Path) -> TokenReport:
         raise StorageError(
             f"{folder}/report.json cannot be read: {reason}", hint=f"gate report {folder.name}"
         ) from error
+    if report.finished_at is not None and not seals.is_complete(folder):
+        raise seals.lost_marker(folder)
+    return report
 
 
 def print_report(report: TokenReport, folder: Path) -> None:

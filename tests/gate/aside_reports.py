@@ -31,7 +31,12 @@ def changed_reports_are_refused(folder: Path, name: str, out: Path) -> None:
         with pytest.raises(StorageError, match=message) as refused:
             shown.show(folder.name, out, every=False)
         assert f"gate report {folder.name} writes it anew" in str(refused.value)
-    shown.report(folder.name, out)
+    for beside in (path, *kinds.derived(folder)):  # pages and plots: what people read in place of the table
+        beside.write_bytes(beside.read_bytes() + b" ")
+        with pytest.raises(StorageError, match="was changed after it was written"):
+            shown.show(folder.name, out, every=False)
+        shown.report(folder.name, out)
+    shown.show(folder.name, out, every=False)
 
 
 def lost_seals_are_told(folder: Path, name: str, out: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,6 +171,57 @@ def test_one_of_an_older_version_is_read_and_binds_nothing(
     capsys.readouterr()
 
 
+def test_a_report_of_a_finished_run_is_not_shown_without_the_marker(
+    newer: Path, results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may say that it binds; derived anew it says that the run was interrupted."""
+    (newer / seals.COMPLETE).unlink()
+    with pytest.raises(
+        StorageError,
+        match=r"complete\.json is missing, and the report is of a finished run; expected the marker that is written "
+        r"last; restore it, or gate resume 20260102 ends the run once more",
+    ):
+        shown.show("20260102", results, every=False)
+    entry = runs.entries(results)[-1]
+    assert (entry.verdict, entry.binding, entry.complete) == (None, None, False)
+    assert shown.report("20260102", results) in (0, 2)
+    shown.show("20260102", results, every=False)
+    assert "0 of 4 legs missing: the run was interrupted" in capsys.readouterr().out
+    assert runs.entries(results)[-1].verdict is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["requests.parquet", "telemetry.parquet", "legs.parquet", "cells.parquet", "ratio.svg"]
+)
+def test_what_people_read_beside_the_report_is_sealed_with_it(newer: Path, results: Path, name: str) -> None:
+    path = newer / name
+    before = path.read_bytes()
+    path.write_bytes(before + b" ")
+    with pytest.raises(
+        StorageError, match=rf"{name} was changed after it was written; .*; gate report 20260102 derives"
+    ):
+        shown.show("20260102", results, every=False)
+    shown.report("20260102", results)
+    assert path.read_bytes() == before
+    shown.show("20260102", results, every=False)
+
+
+def test_a_report_whose_version_sealed_less_beside_it_is_whole(newer: Path, results: Path) -> None:
+    seal = newer / digests.REPORT
+    kept = [line for line in seal.read_text().splitlines() if line.split()[1] in kinds.DERIVED["run"]]
+    assert len(kept) == 4 < len(seal.read_text().splitlines())
+    seal.write_text("\n".join(kept) + "\n")
+    shown.show("20260102", results, every=False)
+
+
+def test_a_seal_names_files_of_its_own_folder(newer: Path, results: Path) -> None:
+    """Whatever else a line of it names is not read."""
+    with (newer / digests.REPORT).open("a") as file:
+        for name in ("../20260101/report.json", "/etc/hostname", "legs/../report.json"):
+            file.write(f"{'0' * 64}  {name}\n")
+    shown.show("20260102", results, every=False)
+
+
 def test_a_damaged_marker_hides_no_lost_seal(newer: Path) -> None:
     for name in LOST:
         (newer / name).unlink()

@@ -253,6 +253,11 @@ def test_one_that_ends_after_an_answer_says_why(bench: Bench, monkeypatch: pytes
 def test_lost_seals_are_told(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.run(conc="1")
     lost_seals_are_told(bench.folder, "report.json", bench.out, capsys)
+    (bench.folder / "complete.json").unlink()
+    with pytest.raises(StorageError, match=r"complete\.json is missing, and the report is of a finished run"):
+        show.stored(bench.folder)
+    assert show.conclude(bench.folder).finished_at is None
+    assert show.stored(bench.folder).finished_at is None
 
 
 def test_report_derives_the_same_again(bench: Bench) -> None:
