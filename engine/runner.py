@@ -219,6 +219,7 @@ class LoadedRunner(ModelRunner):
             "quantization": self.weights.quant.method,
             "notes": list(self.weights.quant.notes),
             "reference_ops": list(self.reference_ops),
+            **_compiled(self.model, self.device),
             "num_blocks": self.num_blocks,
             "block_tokens": self.caches.block_tokens,
             "shipped_bytes": census.shipped_bytes,
@@ -240,6 +241,16 @@ def load_runner(config: EngineConfig, *, quantize_inputs: bool | None = None) ->
 def _greedy(batch: Batch, ids: list[int]) -> StepOutput:
     sampled = [Sampled(s.request_id, i if s.sample else None) for s, i in zip(batch.segments, ids, strict=True)]
     return StepOutput(batch.step, tuple(sampled))
+
+
+def _compiled(model: Model, device: torch.device) -> dict[str, object]:
+    """The kernels' sources, and how they were compiled: from the loaded binary itself; none where none is used."""
+    if not isinstance(model, FusedForCausalLM):
+        return {"kernels": [], "kernel_build": None}
+    made = library.manifest(library.arch_of(device))
+    sources = made.pop("kernels")
+    assert isinstance(sources, dict)
+    return {"kernels": sorted(sources), "kernel_build": made}
 
 
 _KV_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float8_e4m3fn: "fp8"}

@@ -1,14 +1,14 @@
 """The engine ran on a GPU without its kernels, or not on the GPU at all.
 
 What it does
-    Voids a GPU run in which an engine reports another device than CUDA, an op that ran on its plain reference, or
-    weights kept a second time in a wider dtype.
+    Voids a GPU run in which an engine reports another device than CUDA, an op that ran on its plain reference, weights
+    kept a second time in a wider dtype, or kernels that were compiled with a definition: for sanitizers, or a trial.
 Why
     A fallback gives the same tokens: builds whose fast path was compiled out, and weights dequantised in silence, were
-    2 to 4 times slower or larger and passed every token gate for weeks.
+    2 to 4 times slower or larger and passed every token gate for weeks. Kernels of a trial are not those that ship.
 Deciding numbers
     Of the engine's manifest: device, must begin with "cuda"; reference_ops, must be empty; dequantised_copy_bytes, must
-    be 0. What it does not report is not judged.
+    be 0; kernel_build.flags, of which none may begin with -D. What it does not report is not judged.
 What to do
     engine build compiles the kernels for this GPU; leave --allow-reference out of the candidate's arguments.
 """
@@ -39,7 +39,15 @@ def fallbacks(made_of: Mapping[str, Any]) -> list[str]:
         found.append(f"{', '.join(map(str, ops))} ran on the reference, expected kernels")
     if isinstance(copies, int) and copies > 0:
         found.append(f"it keeps {copies} bytes of dequantised weights, expected 0")
+    if defined := _definitions(made_of):
+        found.append(f"its kernels were compiled with {' '.join(defined)}, expected no definition")
     return found
+
+
+def _definitions(made_of: Mapping[str, Any]) -> list[str]:
+    built = made_of.get("kernel_build")
+    flags = built.get("flags") if isinstance(built, dict) else None
+    return [flag for flag in flags if str(flag).startswith("-D")] if isinstance(flags, list) else []
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:

@@ -12,12 +12,14 @@ import make_checkpoint
 import pytest
 import torch
 
+from engine import runner as runners
 from engine.batch import Batch, Segment
 from engine.census import Census
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.errors import PreconditionError
 from engine.kernels import library
 from engine.kernels.build import BuildError
+from engine.models.fused import FusedForCausalLM
 from engine.request import SamplingParams
 from engine.runner import load_runner
 from engine.server.loading import load_runner as load_for_server
@@ -78,8 +80,20 @@ def test_info_is_json_and_says_what_is_resident(tiny_checkpoint):
     info = json.loads(json.dumps(load_runner(config(tiny_checkpoint)).info()))
     assert info["device"] == "cpu"
     assert info["reference_ops"] == []
+    assert (info["kernels"], info["kernel_build"]) == ([], None)
     assert info["shipped_bytes"] <= info["resident_bytes"] < 1.1 * info["shipped_bytes"]
     assert info["dequantised_copy_bytes"] > 0
+
+
+def test_what_the_binary_says_it_was_made_from_is_in_the_manifest(monkeypatch):
+    made = {"arch": "sm_90a", "flags": ["-O3"], "nvcc": "13", "source_sha256": "d"}
+    monkeypatch.setattr(runners.library, "arch_of", lambda _: "90a")
+    monkeypatch.setattr(
+        runners.library, "manifest", lambda _: {**made, "kernels": {"moe/kernel": ["f"], "gdn/scan": []}}
+    )
+    fused = object.__new__(FusedForCausalLM)
+    told = runners._compiled(fused, torch.device("cuda"))
+    assert told == {"kernels": ["gdn/scan", "moe/kernel"], "kernel_build": made}
 
 
 def test_results_do_not_depend_on_the_dequantised_copies(tiny_checkpoint):

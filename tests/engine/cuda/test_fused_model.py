@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from engine.batch import UNKNOWN
+from engine.kernels.build import FLAGS
 from tests.engine.cuda.conftest import Sequence, last_logits
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -117,7 +118,10 @@ def test_nothing_is_widened_or_unseen(runner):
     assert not census.widened
     assert not census.absent
     assert census.resident_bytes <= census.shipped_bytes * 1.1  # four layers: the scratch is a tenth of the rest
-    assert runner.info()["reference_ops"] == []
+    info = runner.info()
+    assert info["reference_ops"] == []
+    assert "attention/kernel" in info["kernels"]
+    assert info["kernel_build"]["flags"] == list(FLAGS)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,10 @@ from tests.gate.checks.test_engine_stale import made_of
         ({"device": "cpu"}, "its device is cpu"),
         ({"reference_ops": ["gdn", "moe"]}, "gdn, moe ran on the reference"),
         ({"dequantised_copy_bytes": 1}, "keeps 1 bytes of dequantised weights"),
+        (
+            {"kernel_build": {"flags": ["-O3", "-DTRIAL"]}},
+            "its kernels were compiled with -DTRIAL, expected no definition",
+        ),
     ],
 )
 def test_each_way_to_fall_back(build: Any, found: Any, manifest: Any, said: str) -> None:
@@ -43,6 +47,13 @@ def test_a_manifest_of_a_production_path_lists_nothing() -> None:
     assert fallbacks({"device": "cuda:1", "reference_ops": [], "dequantised_copy_bytes": 0}) == []
     assert fallbacks({"device": "mps"}) == ["its device is mps, expected cuda"]
     assert fallbacks({"dequantised_copy_bytes": 1}) == ["it keeps 1 bytes of dequantised weights, expected 0"]
+
+
+@pytest.mark.parametrize(
+    "built", [None, "x", {}, {"flags": None}, {"flags": "-DTRIAL"}, {"flags": ["-O3", "-lineinfo"]}]
+)
+def test_kernels_as_they_ship_are_no_fallback(built: Any) -> None:
+    assert fallbacks({"kernel_build": built}) == []
 
 
 def test_each_fallback_of_one_engine_is_told() -> None:
