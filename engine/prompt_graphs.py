@@ -1,13 +1,13 @@
 """One CUDA graph for each of a few prompt lengths: a step that reads a prompt is one upload and one launch.
 
-Launch by launch the host needs 13 ms for the 35B where it is quiet, and 34, reckoned from eight layers, where it was
-not; the kernels of a prompt of 1,024 tokens take 20.5 (results/h200-x2/bench, docs/h200.md). A prompt is padded to the
+Launch by launch one host needed 13 ms for the 35B, and others 26 to 34, reckoned from eight layers and beside other
+work; the kernels of a prompt of 1,024 tokens take 20.5 (results/h200-x2/bench, docs/h200.md). A prompt is padded to the
 next length that has a graph; rows of padding are routed nowhere, write no key, and leave the recurrent state alone,
 because the kernels read from the device how many rows are live, and which state slot is theirs.
 
 A prompt that begins in the step, whole or its first chunk, is taken, alone or beside decoding sequences, which run
 their own graph before it. That reads the weights once more: at 1,024 tokens beside 31 the step takes 1.014 of the time
-of launches where the host is quiet, beside 16 and fewer less than it. Rejected: decoding rows among the prompt's, one
+of launches on the faster host, beside 16 and fewer less than it. Rejected: decoding rows among the prompt's, one
 graph for each pair of numbers; exact lengths kept from one prompt to the next, which pays only where prompts have one
 length, as a benchmark's do.
 """
