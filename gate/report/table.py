@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gate.observe.capacity import Capacity, text
@@ -275,11 +275,11 @@ def client_text(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """One reason code, and the cells that it decided."""
+    """One reason code, and the cells of which its message is true."""
 
     code: str
     message: str
-    """Of the leg farthest beyond its limit, with the number of legs; where no number decided, of the first cell."""
+    """Of the leg farthest beyond its limit, with the number of legs; where no number decided, the first one."""
     hint: str
     cells: tuple[str, ...]
     """`c8 TPOT median`, in report order."""
@@ -288,23 +288,42 @@ class Why:
         shown = ", ".join(self.cells[:most])
         return shown if len(self.cells) <= most else f"{shown} and {len(self.cells) - most} more"
 
+    def text(self) -> str:
+        return f"{self.where()}: {self.message}; {self.hint}"
+
 
 def reasons(report: Report) -> tuple[Why, ...]:
-    """Why primary cells and tokens are not PASS, each code once, in report order."""
-    found: dict[str, list[tuple[str, Reason]]] = {}
+    """Why primary cells and tokens are not PASS, by code in report order. Of a code each cell is told its own worst
+    reason, and cells are together where that is the same one: another leg or another latency voids none of them."""
+    found: dict[str, dict[str, list[Reason]]] = {}
     for cell in report.cells:
         if cell.primary and cell.verdict is not Verdict.PASS:
             title = f"c{cell.concurrency} {axis_title(cell.axis, cell.unit).rsplit(' ', 1)[0]}"
             for reason in cell.reasons:
-                found.setdefault(reason.code, []).append((title, reason))
+                found.setdefault(reason.code, {}).setdefault(title, []).append(reason)
     for tokens in report.tokens:
         for reason in tokens.reasons:
-            found.setdefault(reason.code, []).append((f"c{tokens.concurrency} tokens", reason))
-    return tuple(_why(code, said) for code, said in found.items())
+            found.setdefault(reason.code, {}).setdefault(f"c{tokens.concurrency} tokens", []).append(reason)
+    return tuple(why for code, cells in found.items() for why in _by_worst(code, cells))
 
 
-def _why(code: str, said: Sequence[tuple[str, Reason]]) -> Why:
-    worst = max((reason for _, reason in said), key=lambda reason: reason.beyond or 0.0)
-    legs = {reason.leg_id for _, reason in said if reason.leg_id is not None}
-    more = f" (the {'worst' if worst.beyond else 'first'} of {len(legs)} legs)" if len(legs) > 1 else ""
-    return Why(code, worst.message + more, worst.hint, tuple(dict.fromkeys(title for title, _ in said)))
+def briefly(whys: Sequence[Why], most: int = 3) -> Iterator[tuple[str, str]]:
+    """(code, text), at most so many of a code: the pages have them all."""
+    for code in dict.fromkeys(why.code for why in whys):
+        same = [why for why in whys if why.code == code]
+        yield from ((code, why.text()) for why in same[:most])
+        if rest := sum(len(why.cells) for why in same[most:]):
+            yield code, f"{counted(rest, 'more cell')} by other figures: report.html and report.md have them"
+
+
+def _by_worst(code: str, cells: Mapping[str, Sequence[Reason]]) -> Iterator[Why]:
+    """One for each reason that is the worst of some cell, the farthest beyond its limit first."""
+    together: dict[tuple[str, str], list[str]] = {}
+    worst_of = {title: max(said, key=lambda reason: reason.beyond or 0.0) for title, said in cells.items()}
+    for title in sorted(cells, key=lambda title: -(worst_of[title].beyond or 0.0)):
+        worst, said = worst_of[title], cells[title]
+        legs = {reason.leg_id for reason in said if reason.leg_id is not None}
+        more = f" (the {'worst' if worst.beyond else 'first'} of {len(legs)} legs)" if len(legs) > 1 else ""
+        together.setdefault((worst.message + more, worst.hint), []).append(title)
+    for (message, hint), titles in together.items():
+        yield Why(code, message, hint, tuple(titles))

@@ -73,8 +73,7 @@ def _parts(report: Report, all_cells: bool, where: str | None) -> list[Renderabl
     parts += [_line("note", note) for note in report.notes]
     parts += _regression(report)
     parts += [_line("indicative", reason) for reason in report.not_binding_because]
-    for why in table.reasons(report):
-        parts.append(_line(why.code, f"{why.where()}: {why.message}; {why.hint}"))
+    parts += [_line(code, said) for code, said in table.briefly(table.reasons(report))]
     if where is not None:
         parts.append(_line("report", where))
     return parts

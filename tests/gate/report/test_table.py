@@ -10,7 +10,7 @@ from gate.judge import judge
 from gate.observe.rows import Verdict
 from gate.observe.rundata import RunData
 from gate.report import html, markdown, table, terminal
-from gate.report.model import BandSummary, Reason, TokenCell
+from gate.report.model import BandSummary, Reason, Report, TokenCell
 from gate.selftest.good_run import Build
 from gate.units import DASH, GIB
 
@@ -81,6 +81,71 @@ def test_of_several_legs_the_worst_is_shown_with_their_number(golden: ModuleType
     made = report.model_copy(update={"cells": cells, "tokens": ()})
     why = next(w for w in table.reasons(made) if w.code == "foreign-load")
     assert why.message == "0.9 cores (the worst of 3 legs)"
+
+
+def drifts(golden: ModuleType) -> Report:
+    """As a run on two H200 had them: TPOT voids two axes, TTFT one, in legs of either arm."""
+    said = {
+        (8, "tpot_median_ms"): [("TPOT", 20.2, "019")],
+        (16, "output_throughput"): [("TTFT", 5.2, "020"), ("TTFT", 28.4, "031"), ("TPOT", 23.5, "031")],
+        (16, "tpot_median_ms"): [("TPOT", 17.2, "020"), ("TPOT", 23.5, "031")],
+    }
+    report: Report = golden.report()
+    cells = tuple(
+        report.cells[0].model_copy(
+            update={
+                "concurrency": level,
+                "axis": axis,
+                "unit": "ms",
+                "primary": True,
+                "verdict": Verdict.VOID,
+                "reasons": tuple(
+                    Reason(code="warmup-unsettled", message=f"{what} {by}", hint="h", leg_id=leg, beyond=by)
+                    for what, by, leg in told
+                ),
+            }
+        )
+        for (level, axis), told in said.items()
+    )
+    return report.model_copy(update={"cells": cells, "tokens": ()})
+
+
+def test_each_cell_is_told_a_reason_of_its_own(golden: ModuleType) -> None:
+    assert [(why.where(), why.message) for why in table.reasons(drifts(golden))] == [
+        ("c16 output", "TTFT 28.4 (the worst of 2 legs)"),
+        ("c16 TPOT median", "TPOT 23.5 (the worst of 2 legs)"),
+        ("c8 TPOT median", "TPOT 20.2"),
+    ]
+
+
+def test_cells_of_one_reason_are_told_together(golden: ModuleType) -> None:
+    made = drifts(golden)
+    same = tuple(cell.model_copy(update={"reasons": made.cells[0].reasons}) for cell in made.cells)
+    (why,) = table.reasons(made.model_copy(update={"cells": same}))
+    assert (why.cells, why.message) == (("c8 TPOT median", "c16 output", "c16 TPOT median"), "TPOT 20.2")
+
+
+def test_a_terminal_is_spared_the_least_of_many_reasons_and_says_so(golden: ModuleType) -> None:
+    made = drifts(golden)
+    told = [
+        cell.model_copy(
+            update={
+                "concurrency": 10 * cell.concurrency + level,
+                "reasons": tuple(_shifted(reason, level) for reason in cell.reasons),
+            }
+        )
+        for level in (1, 2)
+        for cell in made.cells
+    ]
+    shown = terminal.render(made.model_copy(update={"cells": tuple(told)}), width=400)
+    assert shown.count("warmup-unsettled   c") == 3
+    assert "warmup-unsettled   3 more cells by other figures: report.html and report.md have them" in shown
+    assert "TTFT 28.4 2" in shown
+    assert "TPOT 20.2 1" not in shown
+
+
+def _shifted(reason: Reason, level: int) -> Reason:
+    return reason.model_copy(update={"message": f"{reason.message} {level}"})
 
 
 def test_memory_is_told_in_gib() -> None:
