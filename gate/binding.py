@@ -39,8 +39,9 @@ def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     if left_out:
         yield f"declared concurrencies not measured: {', '.join(map(str, left_out))}"
     if evidence.missing or evidence.run.finished_at is None:
-        missing = f"{len(evidence.missing)} of {len(evidence.plan.legs)} legs missing"
-        yield f"{missing}: {evidence.run.ended or ended.INTERRUPTED}"
+        lacking = f"{len(evidence.missing)} of {len(evidence.plan.legs)} legs missing"
+        all_there = "every planned leg is there, but the run was cut off before it was complete"
+        yield f"{lacking if evidence.missing else all_there}: {evidence.run.ended or ended.INTERRUPTED}"
     if evidence.run.unsealed:
         yield UNSEALED
     if not evidence.plan.recipe.gpu:

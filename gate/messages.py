@@ -67,6 +67,8 @@ def warmup_failed(leg_id: str, failed: int, first: str) -> str:
 
 
 def cut_short(done: int, planned: int, why: str, run_id: str) -> str:
+    if done == planned:
+        return f"{_because(why)}{counted(planned, 'leg')} measured and judged; gate resume {run_id} completes it"
     return f"{_because(why)}{done} of {planned} legs measured and judged; gate resume {run_id} goes on with the next"
 
 

@@ -90,10 +90,17 @@ def test_a_stricter_one_binds(build: Any, table: str, key: str, value: object) -
 def test_a_run_that_was_cut_short_is_named(build: Any, finished: bool) -> None:
     run = build.run()
     last = build.without_legs(run, run.plan.legs[-1].leg_id)
-    cut = dataclasses.replace(run if not finished else last, finished_at=run.finished_at if finished else None)
-    assert told(cut) == [f"{int(finished)} of 12 legs missing: the run was interrupted"]
+    cut = dataclasses.replace(last, finished_at=run.finished_at if finished else None)
+    assert told(cut) == ["1 of 12 legs missing: the run was interrupted"]
     because = dataclasses.replace(cut, ended="the candidate died")
-    assert told(because) == [f"{int(finished)} of 12 legs missing: the candidate died"]
+    assert told(because) == ["1 of 12 legs missing: the candidate died"]
+
+
+def test_one_that_was_cut_off_after_its_last_leg_is_not_said_to_miss_any(build: Any) -> None:
+    cut = dataclasses.replace(build.run(), finished_at=None)
+    before = "every planned leg is there, but the run was cut off before it was complete: "
+    assert told(cut) == [f"{before}the run was interrupted"]
+    assert told(dataclasses.replace(cut, ended="the oracle left memory")) == [f"{before}the oracle left memory"]
 
 
 def test_a_marker_without_a_seal_is_named(build: Any) -> None:

@@ -49,6 +49,20 @@ def test_candidate_that_dies_in_a_leg_keeps_what_was_measured(bench: Bench) -> N
     assert " of 10 legs missing: the candidate died again after a restart; its log is " in early(bench)
 
 
+def test_an_oracle_that_dies_after_the_last_leg_is_why_and_no_leg_is_said_to_miss(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def dead(*_arguments: object) -> None:
+        raise ArmError("the oracle died")
+
+    monkeypatch.setattr(gate_run, "look_again", dead)
+    bench.run(fake(), fake(), repetitions=1)
+    told = "every planned leg is there, but the run was cut off before it was complete: the oracle died"
+    assert told in bench.report.not_binding_because
+    said = f"the oracle died; 2 legs measured and judged; gate resume {bench.folder.name} completes it"
+    assert said in capsys.readouterr().err.splitlines()
+
+
 def test_dead_at_start_leaves_no_report_and_both_servers_gone(bench: Bench) -> None:
     with pytest.raises(ArmError, match="the oracle died at start with exit code 1"):
         bench.run(fake(), f"{sys.executable} -c 'raise SystemExit(1)' {{port}}")
@@ -149,7 +163,8 @@ def test_ctrl_c_while_margins_are_asked_still_reports(bench: Bench, monkeypatch:
     assert bench.attached() == 130
     assert not bench.report.complete
     assert len(bench.report.order) == 4
-    assert early(bench) == "0 of 4 legs missing: the run was interrupted"
+    told = "every planned leg is there, but the run was cut off before it was complete: the run was interrupted"
+    assert told in bench.report.not_binding_because
     assert not seals.is_complete(bench.folder)
 
 
