@@ -147,8 +147,10 @@ def tokens(
     recipe: RecipeOption = None,
     model: ModelOption = None,
     conc: ConcOption = None,
-    repeats: Annotated[int, typer.Option("--repeats", help="Runs of each load by the oracle.")] = 3,
-    seeds: Annotated[int, typer.Option("--seeds", help="Sets of prompts at each level.")] = 2,
+    repeats: Annotated[int, typer.Option("--repeats", help="Runs of each load by the oracle, 1 to 20.")] = 3,
+    seeds: Annotated[
+        int, typer.Option("--seeds", help="How many sets of prompts each level has, 1 to 20; --seed says which.")
+    ] = 2,
     candidate: CandidateOption = None,
     oracle: OracleOption = None,
     residency: ResidencyOption = None,

@@ -60,7 +60,7 @@ def run(app: typer.Typer, name: str) -> int:
         if text.startswith("Usage:"):  # the help itself, for a command that wants another word
             typer.echo(text, err=True)
             return USAGE
-        text = " ".join(text.split())
+        text = " ".join((_not_a_number(error) or text).split())
         return say(name, text, USAGE) if text else USAGE
     except (KeyboardInterrupt, typer.Abort):
         return say(name, "interrupted", INTERRUPTED)
@@ -82,6 +82,25 @@ def run(app: typer.Typer, name: str) -> int:
         return say(name, f"internal error, please report it: {type(error).__name__}: {error}", INTERNAL)
     # The parser itself may turn Ctrl-C into a code; it must not end without a word.
     return say(name, "interrupted", INTERRUPTED) if code == INTERRUPTED else int(code or 0)
+
+
+def _not_a_number(error: Any) -> str | None:
+    """A value that is no number, or out of range, in the words of a UsageError; None for any other mistake.
+
+    The parser itself says what a library did with it, and not what was typed.
+    """
+    option = "/".join(getattr(getattr(error, "param", None), "opts", ()))
+    told = getattr(error.__cause__, "errors", None)
+    first = told()[0] if option and callable(told) else {}
+    bound = first.get("ctx", {})
+    expected = {
+        "int_parsing": "a whole number",
+        "float_parsing": "a number",
+        "greater_than_equal": f"{bound.get('ge')} or more",
+        "less_than_equal": f"{bound.get('le')} or less",
+    }.get(first.get("type", ""))
+    typed = first.get("input")
+    return None if expected is None else f"{option} {typed if bound else repr(typed)}; expected {expected}"
 
 
 def say(name: str, text: str, code: int) -> int:
