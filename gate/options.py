@@ -19,10 +19,12 @@ OracleOption = Annotated[str | None, typer.Option("--oracle", help='"vllm" (the 
 ResidencyOption = Annotated[
     str | None, typer.Option("--residency", help="both: two warm servers; alternate: one at a time.")
 ]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the prompts.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Random seed that the prompts are drawn from.")]
 CoinOption = Annotated[str | None, typer.Option("--coin", help="candidate or oracle opens; tossed if not given.")]
 PortOption = Annotated[int, typer.Option("--port", help="The candidate's port; the oracle gets the next one.")]
 OutOption = Annotated[Path, typer.Option("--out", help="Folder of all results.", show_default="the project's results")]
-RunArgument = Annotated[str | None, typer.Argument(help="Run id, its beginning, or a folder; the newest if left out.")]
+RunArgument = Annotated[
+    str | None, typer.Argument(help="Run id, its beginning, the plan's id, or a folder; the newest if left out.")
+]
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PORT = 18101

@@ -20,6 +20,8 @@ from gate.units import DASH
 
 R = TypeVar("R", dict[str, Any], list[Any])
 RESULTS = ROOT / "results"
+LEAST_OF_AN_ID = 4
+"""Characters of a plan's id that name a run: with fewer one hits some other by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,13 @@ class Entry:
     """What has lost its seal, "records" or "report": the same."""
     kind: Kind = "run"
     holds: str = ""
-    """Of a profile: batch, backend and the arms that were traced."""
+    """Of a profile: batch, backend and the arms that were traced. Of a token run: what stands in place of legs."""
     missing: str = ""
     """Of a profile of which something was: what was not."""
 
 
 def find(name: str | None, out: Path = RESULTS, kinds: tuple[Kind, ...] = ("run",)) -> Path:
-    """Folder of a run: a path, a name, the beginning of one, or None for the newest of these kinds.
+    """Folder of a run: a path, a name, the beginning of one or of its plan's id, or None for the newest of these kinds.
 
     Raises:
         UsageError: there is none, several begin like that, or it is of another kind.
@@ -65,7 +67,8 @@ def find(name: str | None, out: Path = RESULTS, kinds: tuple[Kind, ...] = ("run"
     if len(matches) == 1:
         return _of_kind(matches[0], kinds)
     if matches:
-        raise UsageError(f"{len(matches)} runs begin with {name!r}", expected="one", hint="give more of its name")
+        names = ", ".join(folder.name for folder in matches[:3]) + (", …" if len(matches) > 3 else "")
+        raise UsageError(f"{len(matches)} runs are named {name!r}: {names}", expected="one", hint="give more of a name")
     if not folders:
         raise UsageError(f"no runs under {out.resolve()}", hint="gate run makes one; --out names another folder")
     near = difflib.get_close_matches(name or "", [folder.name for folder in folders], n=1, cutoff=0.5)
@@ -88,7 +91,16 @@ def _entry_of(folder: Path, kind: Kind) -> Entry:
 def _matches(name: str | None, folders: list[Path]) -> list[Path]:
     if name is None:
         return []
-    return [folder for folder in folders if folder.name == name] or [f for f in folders if f.name.startswith(name)]
+    whole = [folder for folder in folders if folder.name == name]
+    return whole or [f for f in folders if f.name.startswith(name)] or [f for f in folders if _planned_as(f, name)]
+
+
+def _planned_as(folder: Path, name: str) -> bool:
+    """Whether it is the beginning of the plan's id, which a run says at its start and bears in its name."""
+    in_name = folder.name.rpartition("-")[2]
+    if len(name) < LEAST_OF_AN_ID or not (in_name.startswith(name) or name.startswith(in_name)):
+        return False
+    return str(_json(folder / PLANS[kind_of(folder)]).get("plan_id", "")).startswith(name)
 
 
 def _of_kind(folder: Path, kinds: tuple[Kind, ...]) -> Path:
@@ -109,8 +121,11 @@ def _entry(folder: Path) -> Entry:
     report, plan = {} if doubt else _json(folder / REPORTS["run"]), _json(folder / PLANS["run"])
     if not complete and report.get("finished_at") is not None:  # `gate show` refuses it too
         report = {}
-    legs = plan.get("legs")
+    legs = len(plan["legs"]) if isinstance(plan.get("legs"), list) else None
     recipe = plan.get("recipe")
+    if tokens := plan.get("flow") == "tokens":
+        recipe = _table(plan.get("base")).get("recipe")
+    measured, planned = _loads(folder, plan) if tokens else (len(list(folder.glob("legs/*/legs.parquet"))), legs)
     return Entry(
         folder=folder,
         host=folder.parent.name,
@@ -118,12 +133,22 @@ def _entry(folder: Path) -> Entry:
         recipe=str(recipe["name"]) if isinstance(recipe, dict) and "name" in recipe else None,
         verdict=str(report["verdict"]) if report.get("verdict") in list(Verdict) else None,
         binding=bool(report["binding"]) if "binding" in report else None,
-        legs=len(list(folder.glob("legs/*/legs.parquet"))),
-        planned=len(legs) if isinstance(legs, list) else None,
+        legs=measured,
+        planned=planned,
         complete=complete,
         failure=failure(folder),
         **doubt,
+        holds="loads" if tokens else "",
     )
+
+
+def _loads(folder: Path, plan: dict[str, Any]) -> tuple[int, int | None]:
+    """Of a token run: answered, and planned, once on the candidate and so many times on the oracle."""
+    loads, repeats = plan.get("scenarios"), plan.get("repeats")
+    answered = len(list(folder.glob("tokens/answers-*.parquet")))
+    if isinstance(loads, list) and isinstance(repeats, int):
+        return answered, len(loads) * (1 + repeats)
+    return answered, None
 
 
 def _aside(folder: Path, kind: Kind) -> Entry:

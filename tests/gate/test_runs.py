@@ -65,6 +65,20 @@ def test_by_name_by_beginning_by_path_and_the_newest(out: Path) -> None:
     assert runs.find(None, out) == second
 
 
+def test_by_the_plan_id_that_the_run_said(out: Path) -> None:
+    folder = make(out, "a", "20260103T000000Z-tokens-tiny-522116c9")
+    (folder / "plan.json").write_text(json.dumps({"plan_id": "522116c9abcd" + "0" * 52}))
+    for name in ("5221", "522116c9", "522116c9abcd", "522116c9abcd" + "0" * 52):
+        assert runs.find(name, out) == folder
+    for other in ("522", "522116c9abce", "116c9", "522116ca"):
+        with pytest.raises(UsageError, match=f"no run '{other}'"):
+            runs.find(other, out)
+    again = make(out, "a", "20260104T000000Z-tokens-tiny-522116c9")
+    (again / "plan.json").write_text((folder / "plan.json").read_text())
+    with pytest.raises(UsageError, match=f"2 runs are named '522116c9': {folder.name}, {again.name}; expected one"):
+        runs.find("522116c9", out)
+
+
 def test_sweeps_and_start_ups_are_found_only_by_who_can_use_them(out: Path) -> None:
     swept, started = aside(out, "sweep", "20260103T000000Z-tiny"), aside(out, "startup", "20260104T000000Z-tiny-cold")
     assert runs.find("20260103", out, runs.KINDS) == swept
@@ -184,7 +198,7 @@ def test_one_without_a_report_says_how_to_get_it(out: Path) -> None:
 
 
 def test_ambiguous_and_unknown_names_are_one_line(out: Path) -> None:
-    with pytest.raises(UsageError, match="2 runs begin with '2026'"):
+    with pytest.raises(UsageError, match="2 runs are named '2026': 20260101T000000Z-tiny-aaaa, 2026"):
         runs.find("2026", out)
     with pytest.raises(UsageError, match="did you mean 20260101T000000Z-tiny-aaaa"):
         runs.find("20260101T000000Z-tiny-aaab", out)
