@@ -191,7 +191,8 @@ def _noise(found: Comparison) -> Decision | None:
     against them."""
     if not found.undecided:
         return None
-    beyond = f"{found.undecided} of {found.sequences} sequences differ by more than {found.near_nats:g} nats"
+    limit = f"the bound of their prompt (at most {found.near_nats:g} nats)"
+    beyond = f"{found.undecided} of {found.sequences} sequences differ by more than {limit}"
     if found.noise is None:
         lacking = "too few of the oracle's own have gaps to compare them with"
         hint = "the oracle's own answers must go back to it too: look at second_look_s and at its log"

@@ -131,7 +131,7 @@ class TokenCell(Row):
     undecided: int = 0
     """Beyond the bound, but not wrong by themselves: judged together, by the noise."""
     near_nats: float | None = None
-    """The bound as it was applied; above bound_nats only where the oracle disagrees with itself."""
+    """The largest bound that a prompt had; above bound_nats only of those on which the oracle disagrees with itself."""
     own: OwnSpread | None = None
     """What the oracle says of its own ids; None in a run that did not ask."""
     noise: Noise | None = None

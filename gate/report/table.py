@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gate.observe.capacity import Capacity, text
 from gate.observe.rows import StartRow, Verdict
 from gate.report.model import Cell, Reason, Report, TokenCell
-from gate.report.tokens import interval_text
+from gate.report.tokens import BOUNDS_NOTE, applied, bounds_text, interval_text
 from gate.units import DASH, GIB, counted, duration, least, number, percent, ratio
 
 SHORT = {
@@ -96,7 +96,10 @@ def footnotes(cells: Sequence[Cell], tokens: Sequence[TokenCell] = ()) -> tuple[
     notes += [
         f"c{cell.concurrency} {axis_title(cell.axis, cell.unit)}: {note}." for cell in cells for note in cell.notes
     ]
-    if any(t.verdict is not Verdict.VOID and (t.max_margin_nats or 0) < 0 for t in tokens):
+    valid = [t for t in tokens if t.verdict is not Verdict.VOID]
+    if any(low < high for low, high in map(bounds_of, valid)):
+        notes.append(BOUNDS_NOTE)
+    if any((t.max_margin_nats or 0) < 0 for t in valid):
         notes.append(
             "A negative margin: asked again on the prompt and the common output, the oracle prefers the "
             "candidate's token to the one it generated itself."
@@ -160,8 +163,7 @@ def token_row(t: TokenCell) -> tuple[str, ...]:
     if t.verdict is Verdict.VOID:
         return (DASH,) * 7 + (f"{t.bound_nats:g}",)
     counts = (t.sequences, t.exact, t.near_tie, t.undecided, t.diverged, t.unjudged)
-    bound = t.bound_nats if t.near_nats is None else t.near_nats
-    return (*map(str, counts), number(t.max_margin_nats, 3), f"{bound:g}")
+    return (*map(str, counts), number(t.max_margin_nats, 3), bounds_text(bounds_of(t)))
 
 
 def token_text(tokens: Sequence[TokenCell]) -> str:
@@ -177,11 +179,17 @@ def token_text(tokens: Sequence[TokenCell]) -> str:
     if undecided := sum(t.undecided for t in valid):
         parts.append(f"{undecided} undecided by themselves{_noise_text(valid)}")
     parts += [f"{sums['diverged']} diverged", f"{sum(t.unjudged for t in valid)} unjudged"]
-    bound = max(t.bound_nats if t.near_nats is None else t.near_nats for t in valid)
-    worst = f"; largest margin {number(max(margins), 3)} nats, bound {bound:g}" if margins else ""
+    bounds = [bound for t in valid for bound in bounds_of(t)]
+    said = bounds_text((min(bounds), max(bounds)))
+    worst = f"; largest margin {number(max(margins), 3)} nats, bound {said}" if margins else ""
     # Only the margins can say so: a checkpoint does not tell what its weights are.
     random = "; so many ties are what random weights give, as synthetic checkpoints have" if _mostly_ties(sums) else ""
     return ", ".join(parts) + worst + random
+
+
+def bounds_of(t: TokenCell) -> tuple[float, float]:
+    """Smallest and largest bound of its prompts."""
+    return applied(t.bound_nats, t.near_nats, t.sequences, t.own)
 
 
 def _noise_text(tokens: Sequence[TokenCell]) -> str:

@@ -28,6 +28,27 @@ NOISE_NOTE = (
     "decides where sequences are undecided by themselves: PASS up to 1.41, FAIL above 2."
 )
 
+BOUNDS_NOTE = (
+    "Each prompt has a bound of its own: the smaller one, or, where the oracle's own runs of it differ, the larger. A "
+    "sequence is undecided where a gap of it is above that of its prompt, be it below the larger one."
+)
+
+
+def applied(floor_nats: float, near_nats: float | None, sequences: int, own: OwnSpread | None) -> tuple[float, float]:
+    """Smallest and largest bound of the prompts of a cell.
+
+    near_nats: the largest; None in a report of an earlier version. It is that of every prompt that the oracle answered
+    differently, and of those alone.
+    """
+    largest = floor_nats if near_nats is None else near_nats
+    differing = 0 if own is None else own.repeated - own.agreeing
+    return (largest if 0 < sequences == differing else floor_nats), largest
+
+
+def bounds_text(bounds: tuple[float, float]) -> str:
+    """`0.25`, or `0.25–0.5` where prompts have different ones."""
+    return "–".join(f"{bound:g}" for bound in dict.fromkeys(bounds))
+
 
 def own_row(own: OwnSpread) -> tuple[str, ...]:
     """Everything after the first column of OWN_HEAD."""

@@ -79,14 +79,19 @@ def print_report(report: TokenReport, folder: Path) -> None:
     shell.table(terminal(report, from_here(folder / "report.md")))
 
 
-def row(cell: KindCell) -> tuple[str, ...]:
-    """As HEAD, and the verdict; a void cell has no figures."""
+def row(cell: KindCell, floor_nats: float) -> tuple[str, ...]:
+    """As HEAD, and the verdict; a void cell has no figures. floor_nats: near_tie_nats of the recipe."""
     if cell.verdict is Verdict.VOID:
         return (cell.kind, str(cell.concurrency), *(DASH,) * 9, cell.verdict.value)
     counts = (cell.sequences, cell.exact, cell.near_tie, cell.undecided, cell.diverged, cell.unjudged)
     own = None if cell.own is None else cell.own.largest_nats
-    figures = (number(cell.max_margin_nats, 3), f"{cell.near_nats:g}", number(own, 3))
+    bound = tokens.bounds_text(_bounds(cell, floor_nats))
+    figures = (number(cell.max_margin_nats, 3), bound, number(own, 3))
     return (cell.kind, str(cell.concurrency), *map(str, counts), *figures, cell.verdict.value)
+
+
+def _bounds(cell: KindCell, floor_nats: float) -> tuple[float, float]:
+    return tokens.applied(floor_nats, cell.near_nats, cell.sequences, cell.own)
 
 
 def headline(report: TokenReport) -> str:
@@ -99,6 +104,9 @@ def lines(report: TokenReport) -> list[tuple[str, str]]:
     """(label, text) below the table: what the oracle is like, why not PASS, why indicative."""
     asked = [cell.own for cell in report.cells if cell.own is not None]
     found = [("oracle", tokens.summary(asked))] if asked else []
+    judged = (_bounds(cell, report.near_tie_nats) for cell in report.cells if cell.verdict is not Verdict.VOID)
+    if any(low < high for low, high in judged):
+        found.append(("bound", tokens.BOUNDS_NOTE))
     for cell in report.cells:
         for reason in cell.reasons[:1]:
             found.append((reason.code, f"{cell.kind} c{cell.concurrency}: {reason.message}; {reason.hint}"))
@@ -139,7 +147,7 @@ def terminal(report: TokenReport, where: str | None = None) -> str:
     for name in (*HEAD, "verdict"):
         table.add_column(name, justify="left" if name in ("load", "verdict") else "right")
     for cell in report.cells:
-        table.add_row(*row(cell))
+        table.add_row(*row(cell, report.near_tie_nats))
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, no_color=True, highlight=False, emoji=False, markup=False)
     console.print(table)
@@ -150,7 +158,8 @@ def terminal(report: TokenReport, where: str | None = None) -> str:
 
 
 def markdown(report: TokenReport) -> str:
-    parts = [f"# {plain(headline(report))}", plain(_arms(report)), _rows((*HEAD, "verdict"), map(row, report.cells))]
+    rows = [row(cell, report.near_tie_nats) for cell in report.cells]
+    parts = [f"# {plain(headline(report))}", plain(_arms(report)), _rows((*HEAD, "verdict"), rows)]
     own = [
         (f"{cell.kind} c{cell.concurrency}", *tokens.own_row(cell.own)) for cell in report.cells if cell.own is not None
     ]

@@ -106,8 +106,8 @@ def test_sequences_beyond_the_bound_are_judged_by_the_noise() -> None:
     between = judged(undecided=1, noise=noise(1.3, 1.1, 1.6))
     assert (between.verdict, between.reasons[0].code) == (Verdict.INCONCLUSIVE, "oracle-undecided")
     assert between.reasons[0].message == (
-        "1 of 4 sequences differ by more than 0.25 nats, and all by their mean gap are 1.300 (1.100 to 1.600) times as "
-        "noisy as the oracle's own 59"
+        "1 of 4 sequences differ by more than the bound of their prompt (at most 0.25 nats), and all by their mean gap "
+        "are 1.300 (1.100 to 1.600) times as noisy as the oracle's own 59"
     )
     assert "up to 1.41 is another correct rounding" in between.reasons[0].hint
     loud = judged(undecided=1, noise=noise(1.1, 1.0, 1.3, tail=2.5))

@@ -39,6 +39,34 @@ def cell(spread: OwnSpread | None, concurrency: int = 1) -> TokenCell:
     )
 
 
+@pytest.mark.parametrize(
+    ("near", "sequences", "spread", "said"),
+    [
+        (None, 48, None, "0.25"),
+        (0.25, 48, own(repeated=16, agreeing=16), "0.25"),
+        (0.5, 48, own(repeated=16, agreeing=15), "0.25–0.5"),
+        (0.5, 48, own(repeated=16, agreeing=0), "0.25–0.5"),
+        (0.5, 16, own(repeated=16, agreeing=1), "0.25–0.5"),
+        (0.5, 16, own(repeated=16, agreeing=0), "0.5"),
+        (0.25, 0, None, "0.25"),
+    ],
+)
+def test_every_bound_that_a_prompt_had_is_told(
+    near: float | None, sequences: int, spread: OwnSpread | None, said: str
+) -> None:
+    made = cell(spread).model_copy(update={"near_nats": near, "sequences": sequences, "max_margin_nats": 0.375})
+    assert table.token_row(made)[-1] == said
+    assert table.token_text([made]).endswith(f"largest margin 0.375 nats, bound {said}")
+    assert (tokens.BOUNDS_NOTE in table.footnotes((), [made])) is ("–" in said)
+
+
+def test_levels_of_other_bounds_are_told_as_one_range() -> None:
+    wide = cell(own(repeated=1, agreeing=0)).model_copy(update={"near_nats": 0.5, "max_margin_nats": 0.375})
+    assert table.token_text([cell(None), wide]).endswith("bound 0.25–0.5")
+    assert table.footnotes((), [cell(None), wide]) == ()
+    assert table.footnotes((), [wide.model_copy(update={"sequences": 2, "verdict": Verdict.VOID})]) == ()
+
+
 def test_a_row_has_a_column_for_each_head() -> None:
     ((row),) = tokens.own_rows([cell(own()), cell(None, 2)])
     assert len(row) == len(tokens.OWN_HEAD)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gate import listing
 from gate.arm import Server
 from gate.arm.fake import FakeServer
 from gate.arm.fake_script import Script, preset
@@ -17,6 +18,7 @@ from gate.errors import ArmError, StorageError, UsageError
 from gate.inputs import Asked
 from gate.observe.rows import Arm, Verdict
 from gate.progress import Ui
+from gate.report.tokens import BOUNDS_NOTE
 from gate.runs import entries, find
 from gate.tokenrun import drive, flow, folder, show
 from gate.tokenrun.judge import judge
@@ -105,6 +107,23 @@ def test_equal_servers_pass_and_everything_is_on_disk(bench: Bench, capsys: pyte
     assert data.finished_at == report.finished_at
     assert "PASS, indicative" in capsys.readouterr().out
     assert (bench.folder / "report.md").read_text(encoding="utf-8").startswith("# tokens of fakes")
+
+
+def test_the_bounds_of_different_prompts_are_told_as_a_range(bench: Bench) -> None:
+    """Undecided is above the bound of the prompt, which a column of the largest one alone would deny."""
+    bench.run(conc="1")
+    first = bench.report.cells[0]
+    own = first.own
+    assert own is not None
+    assert "0.25–0.5" not in show.terminal(bench.report)
+    spread = own.model_copy(update={"repeated": 2, "agreeing": 1})
+    wide = first.model_copy(update={"near_nats": 0.5, "max_margin_nats": 0.375, "undecided": 1, "own": spread})
+    report = bench.report.model_copy(update={"cells": (wide, *bench.report.cells[1:])})
+    for text in (show.terminal(report), show.markdown(report)):
+        assert "0.25–0.5" in text
+        assert BOUNDS_NOTE in text
+    every = wide.model_copy(update={"own": spread.model_copy(update={"agreeing": 0})})
+    assert show.row(every, 0.25)[9] == "0.5"
 
 
 def test_both_arms_and_every_take_get_the_same_load_and_some_are_left_in_the_middle(bench: Bench) -> None:
@@ -298,6 +317,8 @@ def test_it_is_listed_with_the_others(bench: Bench) -> None:
     (entry,) = entries(bench.out)
     assert (entry.verdict, entry.binding, entry.complete) == ("PASS", False, True)
     assert folder.is_token_run(entry.folder)
+    assert (entry.recipe, entry.legs, entry.planned) == ("fakes", 12, 12)
+    assert listing.runs_text([entry], bench.out).splitlines()[1].endswith("12/12 loads")
 
 
 @pytest.mark.parametrize("repeats", [0, 21])
