@@ -42,7 +42,8 @@ def conclude(folder: Path, finished_at: str | None = None) -> Report:
             place.write_text(name, drawn[name])
         else:
             (folder / name).unlink(missing_ok=True)  # an earlier report of this run had something to show
-    place.seal_report()
+    if seals.is_sealed(folder):
+        place.seal_report()
     if finished_at is not None:
         place.complete(finished_at, report.verdict.value, report.exit_code)
     print_table(report, folder)

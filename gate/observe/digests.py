@@ -92,10 +92,14 @@ def differing(sealed: Mapping[str, str], found: Mapping[str, str]) -> Problem | 
     return None
 
 
-def broken(folder: Path, found: Mapping[str, str], *, resumed: bool) -> Problem | None:
+def broken(
+    folder: Path, found: Mapping[str, str], *, resumed: bool, before: list[tuple[str, str]] | None = None
+) -> Problem | None:
     """The first file that was never announced like this; runs of older versions announce none.
 
     resumed: it may have been killed and gone on with, so that a file was announced and never written.
+    before: what was announced before `found` was looked at, where a gate may still be writing: of what came later
+    nothing can be missing.
     """
     if not (folder / RECORDS).is_file():
         return None
@@ -106,7 +110,7 @@ def broken(folder: Path, found: Mapping[str, str], *, resumed: bool) -> Problem 
     for name, digest in found.items():
         if digest not in announced.get(name, ())[-2:]:
             return Problem(name, "was changed" if name in announced else "was added")
-    written = _written([name for name, _ in order], resumed)
+    written = _written([name for name, _ in (order if before is None else before)], resumed)
     return next((Problem(name, "is missing") for name in announced if name in written and name not in found), None)
 
 

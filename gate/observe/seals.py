@@ -66,9 +66,10 @@ def check_records(folder: Path) -> CompleteFile | None:
     if kind_of(folder) != "run" and not _announced(folder):
         return finished
     try:
+        before = digests.read(folder / digests.RECORDS)  # first: a gate may be writing beside this
         found = digests.of(folder, raw(folder))
         problem = None if finished is None else digests.differing(finished.sha256, found)
-        broken = digests.broken(folder, found, resumed=kind_of(folder) == "run")
+        broken = digests.broken(folder, found, resumed=kind_of(folder) == "run", before=before)
     except OSError as error:
         raise unreadable(folder, error) from error
     if problem is None and finished is not None and broken is not None:
@@ -105,6 +106,13 @@ def check_shown(folder: Path) -> None:
     """Before a report is shown as it was written: what it was derived from is not read, but must have its seal."""
     _raise(lost_records(folder))
     check_report(folder)
+
+
+def is_sealed(folder: Path) -> bool:
+    """Whether what lies there was announced, or will be. A report of what was not gets no seal either: one beside
+    records without theirs would say that they had lost it.
+    """
+    return _announced(folder)
 
 
 def lost_marker(folder: Path) -> StorageError:

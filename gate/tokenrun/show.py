@@ -51,7 +51,8 @@ def conclude(folder: Path, finished_at: str | None = None) -> TokenReport:
     report = judge(data)
     place.write_text("report.json", report.model_dump_json(indent=1) + "\n")
     place.write_text("report.md", markdown(report))
-    place.seal_report()
+    if seals.is_sealed(folder):
+        place.seal_report()
     if finished_at is not None:
         place.complete(finished_at, report.verdict.value, report.exit_code)
     print_report(report, folder)
