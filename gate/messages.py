@@ -10,6 +10,8 @@ from gate.units import counted, duration, gib
 
 ARM_DIED = "died"
 ARM_ANSWERS_NOTHING = "answered no request"
+HOST_BUSY = "host-busy"
+"""Code of preflight's finding (preflight/host_idle.py)."""
 INTERRUPTED = "interrupted: stopping both servers; what was measured so far is kept"
 
 Say = Callable[[str], None]
@@ -40,6 +42,21 @@ def begun(run_id: str, findings: Iterable[Finding]) -> Iterator[str]:
     yield f"run {run_id}"
     for finding in findings:
         yield f"note: {finding.message}{'; ' if finding.hint else ''}{finding.hint}"
+
+
+def indicative(why: Iterable[str]) -> Iterator[str]:
+    """What the command line leaves out of the recipe, before it costs an hour."""
+    yield from (f"note: the result will be indicative: {one}" for one in why)
+
+
+def busy(findings: Iterable[Finding]) -> Iterator[str]:
+    """What a busy host does to a run that is timed."""
+    if any(finding.code == HOST_BUSY for finding in findings):
+        yield (
+            "note: beside such load all cells but tokens will very likely be VOID (foreign-load), after the whole time "
+            "of the run; end it with Ctrl-C, find the other work with top, and begin again without it; gate tokens "
+            "judges tokens alone, beside any load"
+        )
 
 
 def nothing_measured(run_id: str) -> str:
@@ -94,8 +111,12 @@ def tokens_planned(plan_id: str, loads: int, repeats: int) -> str:
     return f"plan {plan_id[:12]}: {counted(loads, 'load')}, once on the candidate and {often} on the oracle"
 
 
-def tokens_load(arm: str, load: str, take: int, takes: int, answers: int, took_s: float) -> str:
-    return f"{arm} {load}, run {take + 1} of {takes}: {counted(answers, 'answer')} in {duration(took_s)}"
+def tokens_load(number: int, of: int, arm: str, load: str, run: str, answers: int) -> str:
+    return f"load {number}/{of}: {arm} {load}, run {run}, {counted(answers, 'answer')}"
+
+
+def tokens_forcing(count: int) -> str:
+    return f"sending {counted(count, 'answer')} back to the oracle: what it thinks of each id"
 
 
 def tokens_opinions(count: int, took_s: float) -> str:

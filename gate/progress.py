@@ -41,7 +41,10 @@ class Ui:
 
     def begun(self, run_id: str, findings: Iterable[Finding]) -> None:
         """What every command that measures says as soon as it has a folder."""
-        for line in messages.begun(run_id, findings):
+        self.each(messages.begun(run_id, findings))
+
+    def each(self, lines: Iterable[str]) -> None:
+        for line in lines:
             self.say(line)
 
     def legs(self, done: int, of: int) -> Self:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from gate.messages import HOST_BUSY
 from gate.observe.rows import Finding
 from gate.plan import Plan
 from gate.units import percent
@@ -25,7 +26,7 @@ def judge(busy_share: float) -> tuple[Finding, ...]:
         return ()
     return (
         Finding(
-            code="host-busy",
+            code=HOST_BUSY,
             message=f"{percent(busy_share)} of the cores were busy before the start; limit {percent(BUSY_SHARE)}",
             hint="stop other work on this machine and run again",
         ),

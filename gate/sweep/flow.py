@@ -19,7 +19,7 @@ from gate.observe import ended, fresh, parquet, seals
 from gate.observe.documents import read_model
 from gate.observe.kinds import PLANS, RECORDS, Kind
 from gate.observe.machine import host, machine
-from gate.observe.rows import ARMS, Arm, RequestRow
+from gate.observe.rows import ARMS, Arm, Finding, RequestRow
 from gate.observe.server import identify, served_model
 from gate.observe.store import Store
 from gate.plan import Plan, PlannedLeg, leg_order
@@ -49,12 +49,13 @@ def run(asked: Asked, points: tuple[Point, ...], repetitions: int, out: Path, ui
     """
     arms: tuple[Arm, ...] = ("candidate",) if asked.oracle == NO_ORACLE else ARMS
     asked = dataclasses.replace(asked, oracle=NEVER_STARTED) if len(arms) == 1 else asked
-    recipe = stretched(recipe_for(asked), points, repetitions)
+    declared = recipe_for(asked)
+    recipe = stretched(declared, points, repetitions)
     keys(recipe)  # at once, as in gate/run.py
     gate_plan = plan_of(recipe, asked)
     check_context(points, model_context(Path(gate_plan.candidate.checkpoint)), "the model's max_position_embeddings")
     with hold(recipe) as lock:
-        findings = preflight(gate_plan, out)
+        findings = (*raised(declared, recipe, points), *preflight(gate_plan, out))
         started, folder = fresh.folder(out / host() / FOLDER, recipe.name)
         plan = SweepPlan(
             name=folder.name,
@@ -136,6 +137,16 @@ def stretched(recipe: Recipe, points: tuple[Point, ...], repetitions: int) -> Re
     data["max_model_len"] = max(recipe.max_model_len, need)
     data["protocol"] |= {"concurrency": (1,), "repetitions": repetitions}
     return parse(data, "command line")
+
+
+def raised(declared: Recipe, used: Recipe, points: tuple[Point, ...]) -> tuple[Finding, ...]:
+    """What the servers are started with otherwise than the recipe says: told at once, and below the table."""
+    if used.max_model_len == declared.max_model_len:
+        return ()
+    longest = max(points, key=lambda point: point.context_tokens)
+    message = f"max_model_len is raised from the recipe's {declared.max_model_len} to {used.max_model_len}"
+    hint = f"{longest.name} needs it, and both arms serve it at every point"
+    return (Finding(code="context-raised", message=message, hint=hint),)
 
 
 def model_context(checkpoint: Path) -> int | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from gate.checks.spread import spread
+from gate.messages import HOST_BUSY
 from gate.metrics.decode_rate import decode_rate
 from gate.metrics.prefill_rate import prefill_rate
 from gate.observe.rows import Arm, RequestRow
@@ -60,7 +62,20 @@ def _cell(plan: SweepPlan, point: Point, rows: Mapping[str, RequestRow]) -> Swee
     means = {one.arm: one.mean for one in series}
     ours, theirs = means.get("candidate"), means.get("oracle")
     ratio = None if ours is None or theirs is None else ours / theirs
-    return SweepCell(point=point, name=point.name, series=series, ratio=ratio)
+    return SweepCell(point=point, name=point.name, series=series, ratio=ratio, doubts=tuple(_doubts(plan, series)))
+
+
+def _doubts(plan: SweepPlan, series: Sequence[SweepSeries]) -> Iterator[str]:
+    """The limits are those of `gate run`: repetitions of one arm, and other work on the host."""
+    limit = plan.recipe.protocol.max_spread
+    for one in series:
+        found = spread(one.values)
+        if found is not None and found > limit:
+            yield (
+                f"the {one.arm}'s repetitions spread {100 * found:.1f} % (max − min over the median); "
+                f"expected at most {100 * limit:g} %"
+            )
+    yield from (finding.message for finding in plan.findings if finding.code == HOST_BUSY)
 
 
 def _series(plan: SweepPlan, point: Point, arm: Arm, rows: Mapping[str, RequestRow]) -> SweepSeries:

@@ -62,6 +62,8 @@ class SweepCell(Row):
     series: tuple[SweepSeries, ...]
     ratio: float | None
     """Mean of the candidate over mean of the oracle; no verdict."""
+    doubts: tuple[str, ...] = ()
+    """Why its figures are not to be believed: what `gate run` would say VOID for."""
 
 
 class SweepReport(Row):

@@ -17,6 +17,9 @@ ABOUT = (
     "tg: steps after the first token, at a depth. No verdict: gate run gives those."
 )
 
+DOUBTED = "†"
+"""After the name of a point whose figures are not to be believed; a note says why."""
+
 
 def headline(made: SweepReport) -> str:
     state = "" if made.complete else ", incomplete"
@@ -29,13 +32,22 @@ def head(made: SweepReport) -> tuple[str, ...]:
 
 def rows(made: SweepReport) -> tuple[tuple[str, ...], ...]:
     return tuple(
-        (cell.name, *map(_mean, cell.series), *((ratio(cell.ratio),) if len(made.arms) > 1 else ()))
+        (
+            cell.name + (f" {DOUBTED}" if cell.doubts else ""),
+            *map(_mean, cell.series),
+            *((ratio(cell.ratio),) if len(made.arms) > 1 else ()),
+        )
         for cell in made.cells
     )
 
 
 def notes(made: SweepReport) -> tuple[str, ...]:
-    said = [] if made.ended is None else [f"ended early: {made.ended}"]
+    doubted: dict[str, list[str]] = {}
+    for cell in made.cells:
+        for why in cell.doubts:
+            doubted.setdefault(why, []).append(cell.name)
+    said = [f"{DOUBTED} not to be believed, {', '.join(names)}: {why}" for why, names in doubted.items()]
+    said += [] if made.ended is None else [f"ended early: {made.ended}"]
     said += [f"{finding.message}; {finding.hint}" for finding in made.findings]
     said += [f"{cell.name}, {one.arm}: {why}" for cell in made.cells for one in cell.series for why in one.faults]
     return tuple(dict.fromkeys(map(table.plain, said)))

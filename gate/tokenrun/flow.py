@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,14 +17,14 @@ from gate.inputs import Asked, plan_for
 from gate.lock import Lock, hold
 from gate.observe import ended, fresh, store
 from gate.observe.machine import host, machine
-from gate.observe.rows import Arm
+from gate.observe.rows import ARMS, Arm
 from gate.observe.server import identify, served_model
 from gate.observe.tokenrows import ForcedRow, Place, SequenceRow
 from gate.preflight import preflight
 from gate.progress import Ui
 from gate.tokenrun import folder as folders
 from gate.tokenrun.drive import Driver
-from gate.tokenrun.judge import pairs
+from gate.tokenrun.judge import pairs, shortened
 from gate.tokenrun.plan import TokenPlan, make_token_plan, planned_scenarios
 from gate.tokenrun.scenario import Scenario
 from gate.tokenrun.show import conclude
@@ -47,6 +49,7 @@ def run(asked: Asked, repeats: int, seeds: int, out: Path, ui: Ui) -> int:
         place = store.Store(folder)
         place.create(plan, about)
         ui.begun(folder.name, findings)
+        ui.each(messages.indicative(shortened(plan)))
         return measure(plan, place, lock, ui)
 
 
@@ -72,8 +75,10 @@ def measure(plan: TokenPlan, place: store.Store, lock: Lock, ui: Ui) -> int:
     loads = planned_scenarios(plan)
     try:
         with ended.noted(place), Pair(plan.base, place.logs, ui.say, lock.descriptors()) as pair:
-            answers(plan, loads, place, pair, ui, "candidate", 1)  # 4 the candidate's answers
-            answers(plan, loads, place, pair, ui, "oracle", plan.repeats)  # 4 the oracle's, K times
+            turns = planned_turns(loads, plan.repeats)
+            with ui.legs(sum(place.has_part(turn.part) for turn in turns), len(turns)):
+                for arm in ARMS:  # 4 the candidate's answers, then the oracle's, K times
+                    answers(plan, loads, [turn for turn in turns if turn.arm == arm], place, pair, ui)
             opinions(plan, loads, place, pair, ui)  # 4 the oracle's opinion of both
     except (KeyboardInterrupt, ArmError, OracleError) as error:
         cut = error
@@ -85,28 +90,54 @@ def measure(plan: TokenPlan, place: store.Store, lock: Lock, ui: Ui) -> int:
     return INTERRUPTED if isinstance(cut, KeyboardInterrupt) else report.exit_code
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One load on one arm, once."""
+
+    arm: Arm
+    take: int
+    load: Scenario
+    line: str
+    """What is said as it begins."""
+
+    @property
+    def part(self) -> str:
+        return f"answers-{self.arm}-{self.load.name}-t{self.take}"
+
+
+def planned_turns(loads: Sequence[Scenario], repeats: int) -> tuple[Turn, ...]:
+    """In order, those that are on disk already too: the candidate answers each load once, the oracle K times."""
+    takes: dict[Arm, int] = {"candidate": 1, "oracle": repeats}
+    turns: list[Turn] = []
+    of = len(loads) * sum(takes.values())
+    for arm in ARMS:
+        for take in range(takes[arm]):
+            for load in loads:
+                run = f"{take + 1} of {takes[arm]}"
+                line = messages.tokens_load(len(turns) + 1, of, arm, load.name, run, len(load.calls))
+                turns.append(Turn(arm, take, load, line))
+    return tuple(turns)
+
+
 def answers(
-    plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, pair: Pair, ui: Ui, arm: Arm, takes: int
+    plan: TokenPlan, loads: tuple[Scenario, ...], turns: Sequence[Turn], place: store.Store, pair: Pair, ui: Ui
 ) -> None:
-    """Every load, `takes` times, on one server that is never restarted: what one load leaves behind meets the next."""
-    left = [
-        (take, load, name)
-        for take in range(takes)
-        for load in loads
-        if not place.has_part(name := f"answers-{arm}-{load.name}-t{take}")
-    ]
+    """An arm's turns on one server that is never restarted: what one load leaves behind meets the next."""
+    left = [turn for turn in turns if not place.has_part(turn.part)]
     if not left:
         return
+    arm = left[0].arm
     server = pair.alone(arm)
     driver = Driver(server.url, _model(plan, arm, server), plan.base.recipe.protocol.request_timeout_s)
     place.append_identities([identify(server.url, arm, server.logged)])
-    for take, load, name in left:
+    for turn in left:
+        ui.leg(turn.line)
         began = time.monotonic()
-        rows = driver.run(load, arm, take)
+        rows = driver.run(turn.load, arm, turn.take)
         if not server.alive():
-            raise ArmError(f"the {arm} died under {load.name}", hint=f"its log is {place.logs / f'{arm}.log'}")
-        place.write_part(name, SequenceRow, rows)
-        ui.say(messages.tokens_load(arm, load.name, take, takes, len(rows), time.monotonic() - began))
+            raise ArmError(f"the {arm} died under {turn.load.name}", hint=f"its log is {place.logs / f'{arm}.log'}")
+        place.write_part(turn.part, SequenceRow, rows)
+        ui.leg_done(time.monotonic() - began)
     ties(plan, loads, place, server, arm)
     place.append_identities([identify(server.url, arm, server.logged)])
 
@@ -130,16 +161,16 @@ def opinions(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, p
     """The candidate's answers that differ, and each different answer of the oracle's own, in turns."""
     data = folders.read(place.folder)
     server = pair.alone("oracle")
-    began, asked = time.monotonic(), 0
-    with Asker(server.url, _model(plan, "oracle", server), plan.base.recipe.protocol.request_timeout_s) as asker:
-        for load in loads:
-            name = f"forced-{load.name}"
-            if place.has_part(name):
-                continue
+    left: dict[str, list[Question]] = {}
+    for load in loads:
+        if not place.has_part(name := f"forced-{load.name}"):
             mine = [row for row in data.answers if (row.kind, row.concurrency, row.repetition) == _key(load)]
-            questions = list(_questions(load, mine))
+            left[name] = _questions(load, mine)
+    began, asked = time.monotonic(), sum(map(len, left.values()))
+    ui.say(messages.tokens_forcing(asked))
+    with Asker(server.url, _model(plan, "oracle", server), plan.base.recipe.protocol.request_timeout_s) as asker:
+        for name, questions in left.items():
             place.write_part(name, ForcedRow, asker.answers(questions))
-            asked += len(questions)
     ui.say(messages.tokens_opinions(asked, time.monotonic() - began))
 
 

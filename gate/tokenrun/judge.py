@@ -16,7 +16,7 @@ from gate.recipe import Protocol
 from gate.report.model import ArmSummary, Divergence, TokenCell
 from gate.tokenrun.folder import TokenData
 from gate.tokenrun.model import KindCell, TieBreak, TokenReport
-from gate.tokenrun.plan import REPEATS, SEEDS
+from gate.tokenrun.plan import REPEATS, SEEDS, TokenPlan
 from gate.tokens.compare import Pair, compare, noise_of, own_spread
 from gate.tokens.own import tie_breaks
 from gate.units import counted
@@ -158,6 +158,18 @@ def _ties(data: TokenData, arm: Arm) -> TieBreak:
     return TieBreak(arm=arm, positions=found.positions, ties=found.ties, high=found.high, not_greedy=found.not_greedy)
 
 
+def shortened(plan: TokenPlan) -> Iterator[str]:
+    """What a command line leaves out: known, and said, before the first load."""
+    if plan.repeats < REPEATS:
+        yield f"{counted(plan.repeats, 'run')} by the oracle, fewer than {REPEATS}"
+    if plan.seeds < SEEDS:
+        yield f"{counted(plan.seeds, 'seed')}, fewer than {SEEDS}"
+    recipe = plan.base.recipe
+    declared = (plan.base.declared or recipe).protocol.concurrency
+    if left_out := sorted(set(declared) - set(recipe.protocol.concurrency)):
+        yield f"declared concurrencies not asked: {', '.join(map(str, left_out))}"
+
+
 def _missing(data: TokenData) -> Iterator[str]:
     """What of the whole protocol was not kept."""
     recipe = data.plan.base.recipe
@@ -165,17 +177,10 @@ def _missing(data: TokenData) -> Iterator[str]:
         yield data.ended or ended.INTERRUPTED
     if data.unsealed:
         yield UNSEALED
-    if data.plan.repeats < REPEATS:
-        yield f"{counted(data.plan.repeats, 'run')} by the oracle, fewer than {REPEATS}"
-    if data.plan.seeds < SEEDS:
-        yield f"{counted(data.plan.seeds, 'seed')}, fewer than {SEEDS}"
+    yield from shortened(data.plan)
     full = Protocol().near_tie_nats
     if recipe.protocol.near_tie_nats > full:
         yield f"near_tie_nats {recipe.protocol.near_tie_nats:g}, above {full:g}"
-    declared = (data.plan.base.declared or recipe).protocol.concurrency
-    left_out = sorted(set(declared) - set(recipe.protocol.concurrency))
-    if left_out:
-        yield f"declared concurrencies not asked: {', '.join(map(str, left_out))}"
     if data.plan.base.oracle.kind != "vllm":
         yield f"the oracle is {data.plan.base.oracle.kind}, not the pinned vLLM"
     if recipe.oracle.args or recipe.oracle.env:

@@ -132,10 +132,24 @@ def test_a_point_that_is_refused_has_no_value_and_the_others_have(sweep: Any) ->
     assert code == 3
 
 
-def test_the_context_is_raised_to_what_is_asked_for(sweep: Any) -> None:
+def test_the_context_is_raised_to_what_is_asked_for_and_it_is_said(
+    sweep: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours:
-        _, folder = sweep(ours.url, "none", pp="500", tg="")
-    assert read(folder)[0].recipe.max_model_len == 501
+        _, folder = sweep(ours.url, "none", pp="500,20", tg="")
+    plan, made, _ = read(folder)
+    assert plan.recipe.max_model_len == 501
+    said = "max_model_len is raised from the recipe's 64 to 501; pp500 needs it"
+    assert [finding.code for finding in made.findings] == ["context-raised"]
+    assert f"note: {said}" in capsys.readouterr().err
+    assert said in (folder / "sweep.md").read_text(encoding="utf-8")
+
+
+def test_a_context_that_suffices_is_left_as_it_is(sweep: Any) -> None:
+    with FakeServer(preset("good", token_ms=TOKEN_MS)) as ours:
+        _, folder = sweep(ours.url, "none", pp="63", tg="")
+    plan, made, _ = read(folder)
+    assert (plan.recipe.max_model_len, made.findings) == (64, ())
 
 
 def test_more_than_an_attached_server_serves_is_one_line(sweep: Any) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from gate.observe.rows import ARMS, Arm, RequestRow
 from gate.plan import PlannedLeg
+from gate.preflight import host_idle
 from gate.selftest.good_run import make_plan, recipe
 from gate.sweep import plots, text
 from gate.sweep.judge import fault, rate, report
@@ -98,6 +99,39 @@ def test_means_spread_and_ratio_by_hand() -> None:
     assert [series.mean for series in decode.series] == [series.mean for series in deep.series] == [750, 375]
 
 
+def stepped(made: SweepPlan, second_ms: float) -> SweepReport:
+    """The oracle steps in 1 ms; the candidate too, and in the second repetition in second_ms."""
+    return report(
+        made,
+        [answer(one, second_ms if (one.leg.arm, one.leg.repetition) == ("candidate", 1) else 1.0) for one in made.legs],
+    )
+
+
+def test_repetitions_that_spread_beyond_the_gates_limit_are_marked_everywhere() -> None:
+    """10,000 and 8,000 tok/s: 2,000 over the median of 9,000."""
+    made = stepped(plan(PP, TG), 1.25)
+    why = "the candidate's repetitions spread 22.2 % (max − min over the median); expected at most 5 %"
+    assert [cell.doubts for cell in made.cells] == [(why,), (why,)]
+    assert text.rows(made)[0][0] == "pp100 †"
+    for shown in (text.plain(made), text.markdown(made, ())):
+        assert f"† not to be believed, pp100, tg4: {why}" in shown
+    assert made.complete
+
+
+def test_repetitions_within_it_are_not() -> None:
+    made = stepped(plan(PP), 1.02)
+    assert made.cells[0].doubts == ()
+    assert "†" not in text.plain(made) + text.markdown(made, ())
+
+
+def test_on_a_busy_host_every_point_is_marked() -> None:
+    (busy,) = host_idle.judge(1.0)
+    other = busy.model_copy(update={"code": "clocks-held-back"})
+    for found, doubts in ((busy, (busy.message,)), (other, ())):
+        made = stepped(plan(PP, TG).model_copy(update={"findings": (found,)}), 1.0)
+        assert [cell.doubts for cell in made.cells] == [doubts, doubts]
+
+
 def test_one_repetition_has_no_spread() -> None:
     (cell,) = swept(plan(PP, repetitions=1)).cells
     assert [(series.mean, series.sd) for series in cell.series] == [(10000, None), (5000, None)]
@@ -162,5 +196,5 @@ def test_plots_are_drawn_of_what_there_is_and_twice_alike() -> None:
 def test_the_table_has_a_row_for_each_point() -> None:
     lines = text.plain(swept(plan(PP, TG))).splitlines()
     assert lines[0] == "sweep of made-up on box, 2 repetitions"
-    assert lines[3].split() == ["pp100", "7500", "±", "3536", "3750", "±", "1768", "2.000"]
+    assert lines[3].split() == ["pp100", "†", "7500", "±", "3536", "3750", "±", "1768", "2.000"]
     assert lines[4].split()[0] == "tg4"

@@ -105,7 +105,19 @@ def test_equal_servers_pass_and_everything_is_on_disk(bench: Bench, capsys: pyte
     assert len(data.answers) == 30 * 3
     assert len(data.forced) == 30
     assert data.finished_at == report.finished_at
-    assert "PASS, indicative" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "PASS, indicative" in printed.out
+    said = printed.err.splitlines()
+    assert [line for line in said if line.startswith("load ")][:5] == [
+        "load 1/24: candidate long-c1-s0, run 1 of 1, 1 answer",
+        "load 2/24: candidate churn-c1-s0, run 1 of 1, 4 answers",
+        "load 3/24: candidate long-c2-s0, run 1 of 1, 2 answers",
+        "load 4/24: candidate churn-c2-s0, run 1 of 1, 8 answers",
+        "load 5/24: candidate long-c1-s1, run 1 of 1, 1 answer",
+    ]
+    assert sum(" left" in line for line in said if line.startswith("  took ")) == 23
+    assert "load 24/24: oracle churn-c2-s1, run 2 of 2, 8 answers" in said
+    assert "sending 30 answers back to the oracle: what it thinks of each id" in said
     assert (bench.folder / "report.md").read_text(encoding="utf-8").startswith("# tokens of fakes")
 
 
