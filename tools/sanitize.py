@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -103,11 +105,18 @@ def tests_of(path: Path) -> dict[str, list[str]]:
 def watched(tool: str, command: Sequence[str], what: str, limit_s: float) -> Outcome:
     """`command` under `tool`."""
     whole = [program("compute-sanitizer"), "--tool", tool, *FILTER, "--error-exitcode", str(FAULT), *command]
-    try:
-        done = subprocess.run(whole, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False)
-        code, said = done.returncode, done.stdout + done.stderr
-    except subprocess.TimeoutExpired as error:
-        code, said = TIMED_OUT, (error.stdout or b"").decode(errors="replace")
+    # A group of its own: at its limit what the tool has started ends with it.
+    pipe = subprocess.PIPE
+    with subprocess.Popen(whole, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+        try:
+            said = "".join(process.communicate(timeout=limit_s))
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, code = process.communicate()[0], TIMED_OUT
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
     counted = re.findall(r"^=* *(\d+ (?:passed|failed|skipped|error).*?) *=*$", said, flags=re.MULTILINE)
     summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", said)
     return Outcome(tool, what, code, counted[-1] if counted else "", summaries[-1] if summaries else "")
@@ -151,12 +160,18 @@ def build_kernels() -> str:
     from engine.kernels.build import FOR_SANITIZERS, BuildError, build
     from engine.kernels.library import arch_of
 
-    if not torch.cuda.is_available():
-        raise CannotRun("found no CUDA device that torch can use; expected one; run it on a host with a GPU")
     try:
         return build(arch_of(torch.device("cuda")), FOR_SANITIZERS).path.name
     except BuildError as error:
         raise CannotRun(str(error)) from error
+
+
+def need_device() -> None:
+    """Before anything is compiled for it. Raises CannotRun."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise CannotRun("found no CUDA device that torch can use; expected one; run it on a host with a GPU")
 
 
 def run_tests(ids: Sequence[str]) -> int:
@@ -181,6 +196,7 @@ def run(arguments: argparse.Namespace) -> int:
     if unknown := [tool for tool in tools if tool not in TOOLS]:
         raise CannotRun(f"--tool {unknown[0]}: found no such tool; expected {' or '.join(TOOLS)}")
     files, controls = tests_of(arguments.list), []
+    need_device()
     with tempfile.TemporaryDirectory() as folder:
         library = build_planted(Path(folder))
         for planted in CONTROLS:

@@ -167,8 +167,13 @@ def _base(target: Target, variant: Variant) -> list[str]:
     ]
 
 
+ADDED_BY_NVCC = ("NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS")
+"""From the environment; kernels of another kind would carry the name and the manifest of those that ship."""
+
+
 def _run(command: Sequence[str], *, what: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name not in ADDED_BY_NVCC}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
         raise BuildError(f"nvcc failed on {what}:\n{done.stderr.strip()}")
     return done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_without_nvcc_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(build.shutil, "which", lambda *_args, **_kwargs: None)
     with pytest.raises(build.BuildError, match="found no nvcc"):
         build.nvcc()
+
+
+def test_flags_that_the_environment_adds_are_none_of_the_library_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would be in neither its name nor its manifest."""
+    for name in build.ADDED_BY_NVCC:
+        monkeypatch.setenv(name, "-DTRIAL")
+    monkeypatch.setenv("KEPT", "1")
+    print_it = "import os, sys; print(*os.environ, file=sys.stderr)"
+    seen = build._run([sys.executable, "-c", print_it], what="x").split()
+    assert "KEPT" in seen
+    assert not set(build.ADDED_BY_NVCC) & set(seen)
 
 
 def test_unknown_architecture_names_the_known() -> None:

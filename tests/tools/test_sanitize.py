@@ -6,6 +6,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -179,6 +180,27 @@ def test_a_tool_that_does_not_tell_a_sound_ring_from_a_wrong_one_is_not_believed
     assert told.err.count("\n") == 1
     assert "clean" not in told.out
     assert call(listed, "--tool", "memcheck") == 0
+
+
+@pytest.mark.usefixtures("host")
+def test_at_the_limit_what_the_tool_has_started_ends_too(tmp_path):
+    """compute-sanitizer runs its target as a process of its own, which would keep the GPU."""
+    child = tmp_path / "child"
+    script(
+        tmp_path / "bin",
+        "compute-sanitizer",
+        f"import subprocess\nmade = subprocess.Popen(['sleep', '60'])\n"
+        f"open({str(child)!r}, 'w').write(str(made.pid))\nprint('begun', flush=True)\ntime.sleep(60)",
+    )
+    outcome = sanitize.watched("racecheck", ["x"], "x", 1.5)
+    assert (outcome.code, outcome.clean) == (sanitize.TIMED_OUT, False)
+    about = Path(f"/proc/{child.read_text()}/stat")
+    for _ in range(100):
+        if not about.exists() or about.read_text().split()[2] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("the child lives")
 
 
 def test_what_it_needs(host, capsys, monkeypatch, tmp_path):
