@@ -13,6 +13,7 @@ from gate.notes import MEMORY, short_of_capacity, unequal_capacity
 from gate.observe import ended
 from gate.observe.rows import ARMS
 from gate.observe.settings import effective, manifest
+from gate.plan import Plan
 from gate.recipe import Protocol, Recipe, Workload
 from gate.units import counted
 
@@ -24,20 +25,10 @@ UNSEALED = "complete.json has no seal of its own, so that records and marker may
 
 def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
     """One sentence for each thing that keeps the grid from binding; nothing when it binds."""
-    declared = (evidence.plan.declared or evidence.plan.recipe).protocol
     protocol = evidence.plan.recipe.protocol
     yield from noise.missing(evidence.plan.recipe.name, protocol.primary, evidence.concurrencies)
-    if evidence.repetitions < MIN_REPETITIONS:
-        yield f"{counted(evidence.repetitions, 'repetition')}, fewer than {MIN_REPETITIONS}"
-    if evidence.repetitions < declared.repetitions:
-        yield f"{counted(evidence.repetitions, 'repetition')}, the recipe declares {declared.repetitions}"
-    residency = evidence.plan.recipe.protocol.residency
-    if residency != declared.residency:
-        yield f"residency {residency}, the recipe declares {declared.residency}"
+    yield from shortened(evidence.plan)
     yield from _weakened(evidence.plan.recipe)
-    left_out = sorted(set(declared.concurrency) - set(evidence.concurrencies))
-    if left_out:
-        yield f"declared concurrencies not measured: {', '.join(map(str, left_out))}"
     if evidence.missing or evidence.run.finished_at is None:
         lacking = f"{len(evidence.missing)} of {len(evidence.plan.legs)} legs missing"
         all_there = "every planned leg is there, but the run was cut off before it was complete"
@@ -55,6 +46,20 @@ def missing(evidence: Evidence, noise: Noise) -> Iterator[str]:
         yield "the client's own cost was not measured"
     for finding in evidence.run.preflight:
         yield f"preflight: {finding.message}"
+
+
+def shortened(plan: Plan) -> Iterator[str]:
+    """What a command line leaves out of the protocol: known, and said, before the first leg."""
+    ours, declared = plan.recipe.protocol, (plan.declared or plan.recipe).protocol
+    repetitions = counted(ours.repetitions, "repetition")
+    if ours.repetitions < MIN_REPETITIONS:
+        yield f"{repetitions}, fewer than {MIN_REPETITIONS}"
+    if ours.repetitions < declared.repetitions:
+        yield f"{repetitions}, the recipe declares {declared.repetitions}"
+    if ours.residency != declared.residency:
+        yield f"residency {ours.residency}, the recipe declares {declared.residency}"
+    if left_out := sorted(set(declared.concurrency) - set(ours.concurrency)):
+        yield f"declared concurrencies not measured: {', '.join(map(str, left_out))}"
 
 
 def _weakened(recipe: Recipe) -> Iterator[str]:

@@ -105,6 +105,7 @@ def plan(
 
     Legs in order, both command lines, the plan's id and the command that repeats it; what is not here yet is named.
     """
+    from gate.binding import shortened
     from gate.errors import PreconditionError
     from gate.inputs import Asked, again, plan_to_show
     from gate.listing import plan_text
@@ -113,7 +114,8 @@ def plan(
     made, lacks = plan_to_show(asked)
     if as_json and lacks:
         raise PreconditionError("; ".join(lacks), hint="without --json it is printed as far as it is known")
-    typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made, again(asked, made), lacks))
+    notes = (*lacks, *(f"a run of it will be indicative: {why}" for why in shortened(made)))
+    typer.echo(made.model_dump_json(indent=2) if as_json else plan_text(made, again(asked, made), notes))
 
 
 @app.command()

@@ -20,6 +20,7 @@ from typing import Literal
 
 from gate import margins, messages
 from gate.arm.pair import Pair
+from gate.binding import shortened
 from gate.calibration import history
 from gate.client.calibrate import calibrate
 from gate.compare import baseline
@@ -60,6 +61,8 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
         place.create(plan, about)
         bring(plan, about.machine, place, ui)
         ui.begun(folder.name, findings)
+        ui.each(messages.indicative(shortened(plan) if asked.both is None else ()))
+        ui.each(messages.busy(findings))
         return measure(plan, place, lock, ui)
 
 
@@ -93,6 +96,7 @@ def resume(folder: Path, ui: Ui) -> int:
         findings += [finding for finding in (*since, *now_found) if finding not in findings]
         place.write_run(about.model_copy(update={"preflight": tuple(findings)}))
         ui.begun(folder.name, now_found)
+        ui.each(messages.busy(now_found))
         return measure(plan, place, lock, ui)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gate import run as gate_run
 from gate import runs
 from gate.inputs import Asked
 from gate.observe.rows import Finding
+from gate.preflight import host_idle
 from gate.profile import flow as profile
 from gate.profile import tools
 from gate.progress import Ui
@@ -58,6 +60,36 @@ def test_a_command_says_its_folder_and_every_doubt_before_it_measures(
     at = said.index(f"run {folder.name}")
     assert at == (0 if command in ("sweep", "profile") else 1)  # after the line on the plan, where there is one
     assert said[at + 1] == "note: half of the cores were busy; stop other work"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run", ["2 repetitions, fewer than 3", "declared concurrencies not measured: 1"]),
+        ("tokens", ["1 run by the oracle, fewer than 3", "declared concurrencies not asked: 1"]),
+    ],
+)
+def test_what_the_command_line_leaves_out_is_said_before_it_costs_time(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, said: list[str]
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        COMMANDS[command](dataclasses.replace(asked, concurrency="2"), tmp_path / "results")
+    told = [line for line in capsys.readouterr().err.splitlines() if "indicative" in line]
+    assert told == [f"note: the result will be indicative: {why}" for why in said]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_busy_host_is_said_to_void_what_is_timed(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    found = host_idle.judge(1.0 if busy else 0.1)
+    monkeypatch.setattr(gate_run, "preflight", lambda _plan, _out: found)
+    with pytest.raises(KeyboardInterrupt):
+        COMMANDS["run"](asked, tmp_path / "results")
+    assert ("all cells but tokens will very likely be VOID (foreign-load)" in capsys.readouterr().err) is busy
+    with pytest.raises(KeyboardInterrupt):
+        gate_run.resume(runs.find(None, tmp_path / "results"), Ui())
+    assert ("very likely be VOID" in capsys.readouterr().err) is busy
 
 
 @pytest.mark.parametrize(("command", "resume"), [("run", gate_run.resume), ("tokens", tokens.resume)])

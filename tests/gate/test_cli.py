@@ -64,6 +64,13 @@ def test_import_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_plan_says_that_levels_left_out_make_a_run_indicative(here: Callable[..., Any]) -> None:
+    lines = here("plan", "--recipe", "tiny", "--conc", "1,2").stdout.splitlines()
+    told = [line for line in lines if line.startswith("note       a run of it will be indicative: ")]
+    assert [line.rpartition(": ")[2] for line in told] == ["4"]
+    assert "indicative" not in here("plan", "--recipe", "tiny").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
