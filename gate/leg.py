@@ -41,7 +41,7 @@ def run_leg(
     Raises StorageError when the records cannot be written; an interrupted leg writes nothing.
     """
     held = lock_held()
-    gpus, log = keys(plan.recipe), store.logs / f"{leg.arm}.log"
+    gpus, log = keys(plan), store.logs / f"{leg.arm}.log"
     found, logged = hosts.read(gpus), errorlines.position(log)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
     start_id = server.start_id

@@ -27,11 +27,13 @@ import psutil
 
 from gate.errors import LockHeldError, PreconditionError, StorageError
 from gate.observe import gpu
+from gate.plan import Plan
 from gate.recipe import Recipe
 
 FOLDER_VARIABLE = "GATE_LOCK_DIR"
 DEFAULT_FOLDER = Path("/tmp/gate-locks")
 HOST_KEY = "host"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 WATCHER_S = 30.0
 """How long the watcher of a killed gate may take to end its servers; it gives them 10 s, then kills."""
 POLL_S = 0.05
@@ -60,33 +62,63 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER_VARIABLE) or DEFAULT_FOLDER).resolve()
 
 
-def keys(recipe: Recipe) -> tuple[str, ...]:
-    """Devices that a run of this recipe occupies: the UUIDs of its visible GPUs, or the host.
+def keys(run: Plan | Recipe) -> tuple[str, ...]:
+    """Devices that a run occupies: the UUIDs of its servers' GPUs, or the host.
 
     Raises:
-        PreconditionError: the recipe needs a GPU and none is there.
+        PreconditionError: it needs a GPU and none is there, or its arms get different ones.
     """
+    recipe = run.recipe if isinstance(run, Plan) else run
     if not recipe.gpu:
         return (HOST_KEY,)
-    cards = gpu.gpus()
-    if not cards:
+    there = gpu.gpus()
+    if not there:
         raise PreconditionError(
             f"recipe {recipe.name} needs a GPU and NVML shows none",
             expected="an NVIDIA driver and one GPU",
             hint="on a machine without one: gate run --recipe tiny",
         )
-    chosen = own_cards()
+    chosen = cards(run)
     if not chosen:
         raise PreconditionError(
-            f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES')!r} leaves no GPU visible",
-            expected="the index or UUID of one of " + ", ".join(f"{card.index} ({card.uuid})" for card in cards),
+            f"{VISIBLE}={next(iter(_settings(run).values()))!r} leaves no GPU visible to the servers",
+            expected="the index or UUID of one of " + ", ".join(f"{card.index} ({card.uuid})" for card in there),
         )
     return chosen
 
 
-def own_cards() -> tuple[str, ...]:
-    """UUIDs of the GPUs that this process, and so its servers, may use; none on a machine without one."""
-    return visible(os.environ.get("CUDA_VISIBLE_DEVICES"), [(card.index, card.uuid) for card in gpu.gpus()])
+def cards(run: Plan | Recipe) -> tuple[str, ...]:
+    """UUIDs of the GPUs that both servers may use, whatever this process may; none without a GPU.
+
+    Raises:
+        PreconditionError: the arms get different ones.
+    """
+    recipe = run.recipe if isinstance(run, Plan) else run
+    if not recipe.gpu:
+        return ()
+    there, settings = [(card.index, card.uuid) for card in gpu.gpus()], _settings(run)
+    seen = {arm: visible(setting, there) for arm, setting in settings.items()}
+    if len(set(seen.values())) > 1:
+        raise PreconditionError(
+            " and ".join(f"the {arm} gets {VISIBLE}={settings[arm]!r}" for arm in seen),
+            expected="the same GPUs for both arms: two cards make no ratio",
+            hint=f"set {VISIBLE} in the shell alone, or alike in both tables env of the recipe",
+        )
+    return next(iter(seen.values()))
+
+
+def _settings(run: Plan | Recipe) -> dict[str, str | None]:
+    """CUDA_VISIBLE_DEVICES of each server that the gate starts: of a plan as planned, of a recipe as it would be now.
+
+    An attached server has one of its own that nobody tells; where there are no others, ours stands for it.
+    """
+    ours = os.environ.get(VISIBLE)
+    if isinstance(run, Plan):
+        planned = (run.candidate, run.oracle)
+        return {one.arm: one.env.get(VISIBLE) for one in planned if one.argv is not None} or {"gate": ours}
+    tables = (("candidate", run.candidate.kind, run.candidate.env), ("oracle", run.oracle.kind, run.oracle.env))
+    started = {arm: env.get(VISIBLE, ours) for arm, kind, env in tables if not kind.startswith(("http://", "https://"))}
+    return started or {"gate": ours}
 
 
 def visible(setting: str | None, cards: list[tuple[int, str]]) -> tuple[str, ...]:
@@ -106,8 +138,8 @@ def visible(setting: str | None, cards: list[tuple[int, str]]) -> tuple[str, ...
 
 
 @contextlib.contextmanager
-def hold(recipe: Recipe) -> Iterator[Lock]:
-    """Hold the lock of every device the recipe uses; released on every way out.
+def hold(run: Plan | Recipe) -> Iterator[Lock]:
+    """Hold the lock of every device the run uses; released on every way out.
 
     Raises:
         LockHeldError: another gate has one of them; the message says who, where, since when and with which command.
@@ -115,7 +147,7 @@ def hold(recipe: Recipe) -> Iterator[Lock]:
     """
     with contextlib.ExitStack() as stack:
         taken = []
-        for key in keys(recipe):
+        for key in keys(run):
             path = folder() / f"{key}.lock"
             descriptor = take(path)
             stack.callback(_release, descriptor)

@@ -45,7 +45,7 @@ def run(asked: Asked, out: Path, ui: Ui) -> int:
     keys(recipe)  # 3 at once: no checkpoint of 20 GB is fetched for a machine without the device
     plan = plan_of(recipe, asked)  # 2 checkpoints -> plan
     ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
-    with hold(plan.recipe) as lock:  # 3 one gate per device
+    with hold(plan) as lock:  # 3 one gate per device
         findings = preflight(plan, out)  # 3 what must hold before the first leg
         client = calibrate()
         started, folder = fresh.folder(out / host(), f"{plan.recipe.name}-{plan.plan_id[:8]}")
@@ -86,7 +86,7 @@ def resume(folder: Path, ui: Ui) -> int:
                 expected=f"{now.get(what)}, as here",
                 hint="resume it there: legs of two machines make no ratio",
             )
-    with hold(plan.recipe) as lock:
+    with hold(plan) as lock:
         place = store.Store(folder)
         findings = list(about.preflight)
         since = [messages.resumed(len(so_far.legs), len(plan.legs))] if so_far.legs else []

@@ -13,7 +13,7 @@ from gate.arm import Server, start, starts, startup
 from gate.arm.process import GUARD, ServerProcess
 from gate.errors import ArmError
 from gate.interrupt import deferred
-from gate.lock import own_cards
+from gate.lock import cards
 from gate.observe import gpu
 from gate.observe.rows import ARMS, Arm, LegRow, StartRow
 from gate.plan import Plan, PlannedLeg
@@ -58,7 +58,7 @@ class Pair:
         self._restarts: dict[Arm, int] = dict.fromkeys(ARMS, 0)
         self._broken: dict[Arm, str] = {}
         # What others hold on the rest of the machine comes and goes.
-        self._cards = own_cards() if plan.recipe.gpu else ()
+        self._cards = cards(plan)
         self._gpu_before = gpu.used_bytes(self._cards)
 
     def __enter__(self) -> Self:
@@ -157,7 +157,7 @@ class Pair:
             return
         plan = self._plan.arm(arm)
         self._say(messages.starting(arm, plan.kind, plan.url, starts.expected_s(self._logs, plan)))
-        before = startup.look(plan)
+        before = startup.look(plan, self._cards)
         began = time.monotonic()
         server = start(plan, self._logs / f"{arm}.log", self._plan.recipe.protocol.ready_timeout_s)
         self._servers[arm] = server

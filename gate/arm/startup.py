@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gate.arm.process import ServerProcess
-from gate.lock import own_cards
 from gate.observe import memory, pagecache
 from gate.observe.gpu import used_bytes
 from gate.observe.pagecache import Residency
@@ -22,18 +21,21 @@ class Before:
     started_at: str
     """ISO 8601 UTC."""
     available_bytes: int
+    cards: tuple[str, ...]
+    """UUIDs of the GPUs of the run."""
     gpu_used_bytes: int | None
-    """On the cards that CUDA_VISIBLE_DEVICES leaves visible; None without one."""
+    """On these; None without one."""
     cache: Residency | None
     """Of the checkpoint's files; None where they cannot be looked at."""
 
 
-def look(plan: ArmPlan) -> Before:
+def look(plan: ArmPlan, cards: tuple[str, ...]) -> Before:
     """Reads nothing in: a look takes some ms for each GB and changes nothing."""
     return Before(
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         available_bytes=memory.available_bytes(),
-        gpu_used_bytes=used_bytes(own_cards()),
+        cards=cards,
+        gpu_used_bytes=used_bytes(cards),
         cache=_cache(Path(plan.checkpoint)),
     )
 
@@ -41,7 +43,7 @@ def look(plan: ArmPlan) -> Before:
 def row(arm: Arm, server: ServerProcess, before: Before, repetition: int) -> StartRow:
     """The record of a server that is ready."""
     tree = memory.tree(server.pid)
-    cache, used = before.cache, used_bytes(own_cards())
+    cache, used = before.cache, used_bytes(before.cards)
     return StartRow(
         arm=arm,
         start_id=server.start_id,

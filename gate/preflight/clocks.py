@@ -17,7 +17,7 @@ def check(plan: Plan, _out: Path) -> tuple[Finding, ...]:
     counts is how far they moved, which every leg's telemetry shows."""
     if not plan.recipe.gpu:
         return ()
-    ours, found = set(lock.keys(plan.recipe)), []
+    ours, found = set(lock.keys(plan)), []
     with gpu.session() as handles:
         for handle in handles:
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))

@@ -22,7 +22,7 @@ def check(plan: Plan, _out: Path) -> tuple[Finding, ...]:
     """Raises PreconditionError for a foreign compute process, and where NVML cannot tell: silence is not idleness."""
     if not plan.recipe.gpu:
         return ()
-    ours = set(lock.keys(plan.recipe))
+    ours = set(lock.keys(plan))
     with gpu.session() as handles:
         for handle in handles:
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))

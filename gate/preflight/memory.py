@@ -51,7 +51,7 @@ def check(plan: Plan, _out: Path) -> tuple[Finding, ...]:
 def _check_gpus(plan: Plan) -> None:
     each = [weight_bytes(Path(arm.checkpoint)) for arm in (plan.candidate, plan.oracle) if arm.argv]
     need = (sum if plan.recipe.protocol.residency == "both" else max)(each or [0])
-    ours = set(lock.keys(plan.recipe))
+    ours = set(lock.keys(plan))
     with gpu.session() as handles:
         for handle in handles:
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from gate import lock
 from gate.arm import Server, process
 from gate.arm.pair import GPU_RETURN_S, GPU_RETURN_SLACK_BYTES
 from gate.client import drive, openai
 from gate.errors import ArmError, StorageError
-from gate.lock import own_cards
 from gate.metrics.itl import itl_ms
 from gate.observe import gpu
 from gate.observe import server as ask
@@ -82,7 +82,7 @@ def scratch(name: str, kept: Path | None) -> Iterator[Path]:
 
 
 def _capture(setting: Setting, arm: Arm, role: Role, log: Path, files: Path, say: Callable[[str], None]) -> Captured:
-    cards = own_cards() if setting.plan.recipe.gpu else ()
+    cards = lock.cards(setting.plan)
     memory_before = gpu.used_bytes(cards)
     session = f"gate-{arm}-{role}-{time.monotonic_ns()}"
     planned = setting.plan.arm(arm)

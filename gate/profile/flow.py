@@ -49,7 +49,7 @@ def profile(asked: Asked, more: ProfileAsked, out: Path, ui: Ui) -> int:
             expected=f"at most max_model_len {plan.recipe.max_model_len}",
             hint="--prompt-tokens takes fewer",
         )
-    with hold(plan.recipe):  # 3
+    with hold(plan):  # 3
         findings = preflight(plan, out)
         setting = Setting(plan, backend, nsys, batch, prompt_tokens, more.rounds, more.keep_traces)
         order = _order(plan.coin, control=more.control)

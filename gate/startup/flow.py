@@ -46,7 +46,7 @@ def run(asked: Asked, wanted: CacheState | None, out: Path, ui: Ui) -> int:
                 f"the {arm.arm} is an attached URL", hint="name a command that starts it, ending in {port}"
             )
     ui.say(messages.planned(plan.plan_id, len(plan.legs), plan.coin))
-    with hold(plan.recipe) as lock:
+    with hold(plan) as lock:
         findings = preflight(plan, out)
         started, folder = fresh.folder(out / host() / FOLDER, f"{plan.recipe.name}-{wanted or 'as-found'}")
         place = Store(folder)

@@ -15,6 +15,8 @@ import pytest
 from gate import lock
 from gate.errors import LockHeldError, PreconditionError, StorageError
 from gate.observe import gpu
+from gate.observe.rows import Arm
+from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
 from gate.recipe import Recipe
 
 CARDS = [(0, "GPU-aaaa"), (1, "GPU-bbbb"), (2, "GPU-bbcc")]
@@ -182,6 +184,72 @@ def test_a_gpu_recipe_on_a_machine_without_one_is_refused(monkeypatch: pytest.Mo
     monkeypatch.setattr(gpu, "gpus", tuple)
     with pytest.raises(PreconditionError, match="needs a GPU and NVML shows none"):
         lock.keys(recipe(on_gpu=True))
+
+
+def planned(candidate: str | None, oracle: str | None, attached: bool = False) -> Plan:
+    """A plan whose arms get these CUDA_VISIBLE_DEVICES; attached: its candidate is a URL."""
+
+    def arm(name: Arm, setting: str | None, argv: tuple[str, ...] | None) -> ArmPlan:
+        return ArmPlan(
+            arm=name,
+            kind="url" if argv is None else "command",
+            argv=argv,
+            env={} if setting is None else {"CUDA_VISIBLE_DEVICES": setting},
+            url="http://x",
+            model="",
+            checkpoint="c",
+            checkpoint_digest=None,
+        )
+
+    return make_plan(
+        recipe(on_gpu=True),
+        coin="candidate",
+        seed=1,
+        candidate=arm("candidate", candidate, None if attached else ("serve",)),
+        oracle=arm("oracle", oracle, ("serve",)),
+        vocabulary=Vocabulary(size=1000),
+    )
+
+
+@pytest.mark.usefixtures("three_cards")
+@pytest.mark.parametrize("shell", [None, "0", ""])
+def test_the_planned_cards_are_locked_whatever_the_shell_says(
+    monkeypatch: pytest.MonkeyPatch, shell: str | None
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if shell is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shell)
+    with lock.hold(planned("1", "GPU-bbbb")) as held:
+        assert [path.name for path, _ in held.files] == ["GPU-bbbb.lock"]
+    assert lock.cards(planned(None, None)) == ("GPU-aaaa", "GPU-bbbb", "GPU-bbcc")
+    assert lock.cards(planned(None, "2", attached=True)) == ("GPU-bbcc",)
+
+
+@pytest.mark.usefixtures("three_cards")
+def test_planned_cards_that_are_not_there_are_refused() -> None:
+    with pytest.raises(PreconditionError, match="CUDA_VISIBLE_DEVICES='7' leaves no GPU visible to the servers"):
+        lock.keys(planned("7", "7"))
+
+
+DIFFERENT = "the candidate gets CUDA_VISIBLE_DEVICES='1' and the oracle gets CUDA_VISIBLE_DEVICES=.*; expected the same"
+
+
+@pytest.mark.usefixtures("three_cards")
+@pytest.mark.parametrize("oracle", [None, "0", "1,2", ""])
+def test_arms_on_different_cards_are_refused(oracle: str | None) -> None:
+    with pytest.raises(PreconditionError, match=DIFFERENT), lock.hold(planned("1", oracle)):
+        pytest.fail("locked")
+
+
+@pytest.mark.usefixtures("three_cards")
+def test_a_recipe_that_moves_one_arm_is_refused_before_there_is_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    asked = recipe(on_gpu=True).model_dump()
+    asked["candidate"]["env"] = {"CUDA_VISIBLE_DEVICES": "1"}
+    with pytest.raises(PreconditionError, match=DIFFERENT):
+        lock.keys(Recipe.model_validate(asked))
+    asked["oracle"]["env"] = {"CUDA_VISIBLE_DEVICES": "1"}
+    assert lock.keys(Recipe.model_validate(asked)) == ("GPU-bbbb",)
 
 
 def test_a_folder_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from gate import recipe as recipes
 from gate.arm import pair as pairs
 from gate.errors import ArmError, OracleError
 from gate.observe.gpu import Gpu
-from gate.observe.rows import Arm, LegRow
+from gate.observe.rows import ARMS, Arm, LegRow
 from gate.plan import ArmPlan, Plan, PlannedLeg, Vocabulary, make_plan
 
 
@@ -210,8 +210,10 @@ def test_gpu_memory_of_other_cards_is_another_s(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(lock.gpu, "gpus", lambda: tuple(Gpu(i, "H200", uuid, None) for i, uuid in enumerate(held)))
     monkeypatch.setattr(pairs.gpu, "used_bytes", lambda cards: sum(next(held[card]) for card in cards))
     monkeypatch.setattr(pairs, "GPU_RETURN_S", 0.0)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
-    pair, made = opened("both", tmp_path, gpu=True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # of the shell; the servers get the plan's
+    made = plan("both", True)
+    arms = {name: made.arm(name).model_copy(update={"env": {"CUDA_VISIBLE_DEVICES": "1"}}) for name in ARMS}
+    pair = pairs.Pair(made.model_copy(update=arms), tmp_path, lambda _text: None)
     pair.ready(made.legs[0])
     pair.stop_all()
     assert next(held["GPU-b"], None) is None

@@ -62,7 +62,7 @@ def checkpoint(tmp_path: Path) -> Path:
 def test_a_start_is_stamped_and_the_host_before_it_is_known(tmp_path: Path, checkpoint: Path) -> None:
     plan = arm_plan(checkpoint, free_port())
     pagecache.read_in(pagecache.files_of(checkpoint))
-    before = startup.look(plan)
+    before = startup.look(plan, ())
     server = process.launch(plan, tmp_path / "log", 60)
     try:
         row = startup.row("candidate", server, before, 3)
@@ -96,10 +96,10 @@ def test_the_port_is_stamped_once_and_readiness_when_it_comes(
 def test_what_a_start_adds_to_the_gpus_is_their_use_at_ready_less_that_before(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readings = iter([1000, 5000])
-    monkeypatch.setattr(startup, "used_bytes", lambda _cards: next(readings))
+    readings = {("GPU-b",): iter([1000, 5000])}
+    monkeypatch.setattr(startup, "used_bytes", lambda cards: next(readings[cards]))
     plan = arm_plan(checkpoint, free_port())
-    before = startup.look(plan)
+    before = startup.look(plan, ("GPU-b",))
     server = process.launch(plan, tmp_path / "log", 60)
     server.stop()
     assert startup.row("candidate", server, before, 0).gpu_growth_bytes == 4000
@@ -107,11 +107,11 @@ def test_what_a_start_adds_to_the_gpus_is_their_use_at_ready_less_that_before(
 
 def test_without_a_gpu_nothing_was_added(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "used_bytes", lambda _cards: None)
-    assert startup.look(arm_plan(checkpoint, 1)).gpu_used_bytes is None
+    assert startup.look(arm_plan(checkpoint, 1), ()).gpu_used_bytes is None
 
 
 def test_a_folder_that_cannot_be_looked_at_leaves_the_page_cache_unknown(tmp_path: Path) -> None:
-    assert startup.look(arm_plan(tmp_path / "nowhere", 1)).cache is None
+    assert startup.look(arm_plan(tmp_path / "nowhere", 1), ()).cache is None
 
 
 @pytest.mark.parametrize(("residency", "alone"), [("both", False), ("alternate", True)])

@@ -13,6 +13,7 @@ import pytest
 
 from gate.errors import PreconditionError
 from gate.observe import gpu
+from gate.observe.rows import ARMS
 from gate.plan import Plan
 from gate.preflight import clocks, gpu_idle, memory
 
@@ -22,9 +23,17 @@ GIB = 2**30
 UNSUPPORTED = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
 
-@pytest.fixture(autouse=True)
-def _card_0_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+@pytest.fixture
+def plan(plan: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Plan]:
+    """Its servers get card 0, and the shell shows another."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+
+    def make(*over: Any) -> Plan:
+        made = plan(*over)
+        env = {"CUDA_VISIBLE_DEVICES": "0"}
+        return made.model_copy(update={arm: made.arm(arm).model_copy(update={"env": env}) for arm in ARMS})
+
+    return make
 
 
 @pytest.mark.parametrize("check", [gpu_idle.check, clocks.check])
