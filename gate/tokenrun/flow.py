@@ -35,7 +35,7 @@ def run(asked: Asked, repeats: int, seeds: int, out: Path, ui: Ui) -> int:
     """Ask, judge, report. Returns the exit code; raises GateError for what keeps a run from starting."""
     plan = make_token_plan(plan_for(asked), repeats, seeds)  # 1, 2
     ui.say(messages.tokens_planned(plan.plan_id, len(plan.scenarios), plan.repeats))
-    with hold(plan.base.recipe) as lock:  # 3
+    with hold(plan.base) as lock:  # 3
         findings = preflight(plan.base, out)
         label = f"tokens-{plan.base.recipe.name}-{plan.plan_id[:8]}"
         started, folder = fresh.folder(out / host(), label)
@@ -60,7 +60,7 @@ def resume(folder: Path, ui: Ui) -> int:
         raise UsageError(f"{folder.name} is complete", hint=f"gate show {folder.name}")
     if data.run.host != host():
         raise UsageError(f"{folder.name} was begun on {data.run.host}", hint="resume it there")
-    with hold(data.plan.base.recipe) as lock:
+    with hold(data.plan.base) as lock:
         found = preflight(data.plan.base, folder.parents[1])
         findings = (*data.run.preflight, *(one for one in found if one not in data.run.preflight))
         place = store.Store(folder)
@@ -123,10 +123,9 @@ def answers(
     plan: TokenPlan, loads: tuple[Scenario, ...], turns: Sequence[Turn], place: store.Store, pair: Pair, ui: Ui
 ) -> None:
     """An arm's turns on one server that is never restarted: what one load leaves behind meets the next."""
-    left = [turn for turn in turns if not place.has_part(turn.part)]
-    if not left:
+    left, arm = [turn for turn in turns if not place.has_part(turn.part)], turns[0].arm
+    if not left and not untied(loads, place, arm):
         return
-    arm = left[0].arm
     server = pair.alone(arm)
     driver = Driver(server.url, _model(plan, arm, server), plan.base.recipe.protocol.request_timeout_s)
     place.append_identities([identify(server.url, arm, server.logged)])
@@ -136,25 +135,34 @@ def answers(
         rows = driver.run(turn.load, arm, turn.take)
         if not server.alive():
             raise ArmError(f"the {arm} died under {turn.load.name}", hint=f"its log is {place.logs / f'{arm}.log'}")
+        place.append_identities([identify(server.url, arm, server.logged)])  # first: a part on disk is whole with it
         place.write_part(turn.part, SequenceRow, rows)
         ui.leg_done(time.monotonic() - began)
     ties(plan, loads, place, server, arm)
-    place.append_identities([identify(server.url, arm, server.logged)])
+
+
+def untied(loads: Sequence[Scenario], place: store.Store, arm: Arm) -> tuple[Scenario, ...]:
+    """The loads of ties() that are not on disk yet."""
+    lowest = min(load.concurrency for load in loads)
+    asked = [load for load in loads if load.kind == "long" and load.concurrency == lowest]
+    return tuple(load for load in asked if not place.has_part(_tie_part(arm, load)))
+
+
+def _tie_part(arm: Arm, load: Scenario) -> str:
+    return f"decoded-{arm}-{load.name}"
 
 
 def ties(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, server: Server, arm: Arm) -> None:
     """The long answers of the lowest level once more, with the log-probs of each step: how exact ties are broken."""
-    lowest = min(load.concurrency for load in loads)
     with Asker(server.url, _model(plan, arm, server), plan.base.recipe.protocol.request_timeout_s) as asker:
-        for load in loads:
-            name = f"decoded-{arm}-{load.name}"
-            if load.kind != "long" or load.concurrency != lowest or place.has_part(name):
-                continue
+        for load in untied(loads, place, arm):
             rows = []
             for call in load.calls:
-                where = Place(kind="long", concurrency=lowest, repetition=load.repetition, index=call.prompt.index)
+                index, repetition = call.prompt.index, load.repetition
+                where = Place(kind="long", concurrency=load.concurrency, repetition=repetition, index=index)
                 rows.append(asker.watch(Question(where, arm, call.prompt.token_ids, ()), call.kept))
-            place.write_part(name, ForcedRow, rows)
+            place.append_identities([identify(server.url, arm, server.logged)])
+            place.write_part(_tie_part(arm, load), ForcedRow, rows)
 
 
 def opinions(plan: TokenPlan, loads: tuple[Scenario, ...], place: store.Store, pair: Pair, ui: Ui) -> None:
