@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from gate import lock
+from gate import run as gate_run
 from gate.errors import LockHeldError, PreconditionError, StorageError
 from gate.observe import gpu
 from gate.observe.rows import Arm
+from gate.observe.store import RunFile, Store
 from gate.plan import ArmPlan, Plan, Vocabulary, make_plan
+from gate.progress import Ui
 from gate.recipe import Recipe
 
 CARDS = [(0, "GPU-aaaa"), (1, "GPU-bbbb"), (2, "GPU-bbcc")]
@@ -250,6 +253,23 @@ def test_a_recipe_that_moves_one_arm_is_refused_before_there_is_a_plan(monkeypat
         lock.keys(Recipe.model_validate(asked))
     asked["oracle"]["env"] = {"CUDA_VISIBLE_DEVICES": "1"}
     assert lock.keys(Recipe.model_validate(asked)) == ("GPU-bbbb",)
+
+
+@pytest.mark.usefixtures("three_cards")
+def test_a_resumed_run_locks_its_planned_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, locked = Store(tmp_path / "box" / "r"), []
+
+    def measure(_plan: Plan, _place: Store, held: lock.Lock, _ui: Ui) -> int:
+        locked.extend(path.name for path, _ in held.files)
+        return 0
+
+    monkeypatch.setattr(gate_run, "preflight", lambda *_: ())
+    monkeypatch.setattr(gate_run, "measure", measure)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    about = RunFile(run_id="r", host="box", started_at="2026-01-01T00:00:00+00:00", machine=gate_run.machine())
+    place.create(planned("1", "1"), about)
+    gate_run.resume(place.folder, Ui())
+    assert locked == ["GPU-bbbb.lock"]
 
 
 def test_a_folder_that_was_there_keeps_its_permissions(tmp_path: Path) -> None:
