@@ -232,7 +232,7 @@ def test_a_recipe_s_step_that_is_no_number_is_one_line(
         (("--model", "{tiny}", "--gpu-memory=-1GiB"), 64, "--gpu-memory '-1GiB'"),
         (("--model", "{tiny}", "--gpu-memory", "1e3GB"), 64, "--gpu-memory '1e3GB'"),
         (("--model", "{tiny}", "--gpu-memory", "9" * 400 + "GB"), 64, "expected a number with GB"),
-        (("--model", "{tiny}", "--context", "0"), 64, "greater than or equal to 1"),
+        (("--model", "{tiny}", "--context", "0"), 64, "--context 0; expected 1 or more"),
         (("--model", "{tiny}", "--context", "9" * 30), 64, "expected at most 262144"),
         (("--model", "{tiny}", "--max-num-seqs", "9" * 400), 64, "expected at most 1048576"),
         (("--model", "{tiny}", "--max-num-batched-tokens", "9" * 400), 64, "expected at most 1099511627776"),
