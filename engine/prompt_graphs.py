@@ -28,8 +28,6 @@ from engine.models.caches import Caches
 from engine.models.step import Run, Step
 from engine.ops.sample import cuda as sample_cuda
 
-PROMPTS = True
-"""Whether the runner makes these graphs."""
 ARCHS = ("90a",)
 """Where GDN's kernels read from the device what is live (ops/gdn/chunked)."""
 LENGTHS = (*range(128, 1025, 128), *range(1280, 2049, 256))

@@ -25,7 +25,7 @@ from engine.models.registry import build_model
 from engine.models.step import Step
 from engine.ops import NAMES, missing_kernels
 from engine.ops.linear import Budget
-from engine.prompt_graphs import ARCHS, LONGEST, PROMPTS, PromptGraphs
+from engine.prompt_graphs import ARCHS, LONGEST, PromptGraphs
 from engine.sampler import Sampler, wants_argmax
 from engine.steps import build_step
 from engine.weights.loader import ModelWeights, load_weights
@@ -192,7 +192,7 @@ class LoadedRunner(ModelRunner):
         self.vocab_size = text.vocab_size
         if isinstance(model, FusedForCausalLM):
             self.graphs = DecodeGraphs(model, caches, slots, self.max_model_len)
-            if PROMPTS and library.arch_of(device) in ARCHS:
+            if library.arch_of(device) in ARCHS:
                 longest = LONGEST["mixture" if text.is_moe else "dense"]
                 longest = min(longest, config.scheduler.max_num_batched_tokens)
                 self.prompts = PromptGraphs(model, caches, longest, self.max_model_len, self.graphs.max_sequences)

@@ -63,7 +63,7 @@ def check_records(folder: Path) -> CompleteFile | None:
     """
     finished = _complete(folder) if is_complete(folder) else None
     _raise(lost_records(folder))
-    if kind_of(folder) != "run" and not _announced(folder):
+    if kind_of(folder) != "run" and not is_sealed(folder):
         return finished
     try:
         before = digests.read(folder / digests.RECORDS)  # first: a gate may be writing beside this
@@ -108,13 +108,6 @@ def check_shown(folder: Path) -> None:
     check_report(folder)
 
 
-def is_sealed(folder: Path) -> bool:
-    """Whether what lies there was announced, or will be. A report of what was not gets no seal either: one beside
-    records without theirs would say that they had lost it.
-    """
-    return _announced(folder)
-
-
 def lost_marker(folder: Path) -> StorageError:
     """What to raise where a report is of a finished run and the folder has no marker."""
     return StorageError(
@@ -126,7 +119,7 @@ def lost_marker(folder: Path) -> StorageError:
 
 def lost_records(folder: Path) -> StorageError | None:
     """What to raise where records.sha256 was written and is gone."""
-    if (folder / digests.RECORDS).is_file() or not _announced(folder):
+    if (folder / digests.RECORDS).is_file() or not is_sealed(folder):
         return None
     return StorageError(
         f"{folder / digests.RECORDS} is missing",
@@ -138,7 +131,7 @@ def lost_records(folder: Path) -> StorageError | None:
 def lost_report(folder: Path) -> StorageError | None:
     """What to raise where a part of the report is there, and its line in report.sha256 is not."""
     kind, seal = kind_of(folder), folder / digests.REPORT
-    if kind not in DEEPER and not seal.is_file() and not _announced(folder):
+    if kind not in DEEPER and not seal.is_file() and not is_sealed(folder):
         return None
     named = {name for name, _ in digests.read(seal)}
     bare = next((name for name in DERIVED[kind] if name not in named and (folder / name).is_file()), None)
@@ -151,8 +144,10 @@ def lost_report(folder: Path) -> StorageError | None:
     )
 
 
-def _announced(folder: Path) -> bool:
-    """Whether the version that wrote this folder announced its raw files."""
+def is_sealed(folder: Path) -> bool:
+    """Whether the version that wrote this folder announced its raw files. Where it did not, a report gets no seal
+    either: beside records without theirs it would say that they had lost it.
+    """
     kind, here = kind_of(folder), folder / digests.RECORDS
     plan = PLANS[kind]
     try:
