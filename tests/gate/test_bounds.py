@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -83,3 +84,96 @@ def test_another_axis_has_none(build: Any, name: str) -> None:
 
 def test_a_leg_without_a_value_leaves_none(build: Any) -> None:
     assert apart(evidence(build, twice), axis("tpot_median_ms"), 1, 4, within=True) is None
+
+
+def streams(build: Any, arm: str, itl: dict[int, float]) -> Evidence:
+    """Three waves of four requests, the last of which nobody follows; one arm's requests stretched by index."""
+    run = build.run(twice, protocol={"concurrency": (4,)}, workload={"requests_per_stream": 3})
+    for leg in run.plan.legs:
+        if leg.arm == arm:
+            run = stretch(run, leg.leg_id, itl=itl)
+    return Evidence.of(run)
+
+
+LAST_WAVE = range(8, 12)
+
+
+@pytest.mark.parametrize(("name", "least"), [("tpot_median_ms", 2.0), ("output_throughput", 1.767)])
+def test_the_oracles_requests_that_ran_beside_fewer_streams_say_nothing_of_its_pace(
+    build: Any, name: str, least: float
+) -> None:
+    """Of a rate its legs stay, in which the last wave is as fast as it was."""
+    found = apart(streams(build, "oracle", dict.fromkeys(LAST_WAVE, 0.4)), axis(name), 4, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(least, rel=1e-2)
+
+
+@pytest.mark.parametrize("slow", [dict.fromkeys(range(4, 8), 4.0), dict.fromkeys(LAST_WAVE, 4.0)])
+def test_the_candidates_own_count_wherever_they_are(build: Any, slow: dict[int, float]) -> None:
+    found = apart(streams(build, "candidate", slow), axis("tpot_median_ms"), 4, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(0.5, rel=1e-2)
+
+
+def test_the_candidates_last_wave_does_not_hide_those_before(build: Any) -> None:
+    """One of four of the second wave is slow: of the later six less than a tenth, of those that count one in four."""
+    found = apart(streams(build, "candidate", {7: 4.0}), axis("tpot_median_ms"), 4, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(0.5, rel=1e-2)
+
+
+def test_a_prompt_of_the_last_wave_is_read_beside_all_streams(build: Any) -> None:
+    run = build.run(twice, protocol={"concurrency": (4,)}, workload={"requests_per_stream": 3})
+    for leg in run.plan.legs:
+        if leg.arm == "oracle":
+            run = stretch(run, leg.leg_id, ttft=dict.fromkeys(LAST_WAVE, 0.4))
+    found = apart(Evidence.of(run), axis("ttft_median_ms"), 4, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(0.8, rel=1e-2)
+
+
+def test_one_stream_is_busy_to_the_end(build: Any) -> None:
+    run = build.run(twice, protocol={"concurrency": (1,)}, workload={"requests_per_stream": 12})
+    for leg in run.plan.legs:
+        if leg.arm == "oracle":
+            run = stretch(run, leg.leg_id, itl={11: 0.4})
+    found = apart(Evidence.of(run), axis("tpot_median_ms"), 1, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(0.8, rel=1e-2)
+
+
+def test_one_request_for_each_stream_leaves_none_that_ran_beside_all(build: Any) -> None:
+    run = build.run(twice, protocol={"concurrency": (4,)}, workload={"requests_per_stream": 1})
+    found = apart(Evidence.of(run), axis("tpot_median_ms"), 4, 3, within=True)
+    assert found is not None
+    assert found.least == 0.0
+
+
+def test_a_request_of_the_oracle_that_never_ended_did_not_end_in_time(build: Any) -> None:
+    made = streams(build, "oracle", dict.fromkeys((4, 5, 6, 7), 0.5))
+    open_end = {(leg.row.leg_id, index) for leg in made.at(4, "oracle") for index in (4, 5, 6, 7)}
+    rows = tuple(
+        row.model_copy(update={"end_ns": None}) if (row.leg_id, row.index) in open_end else row
+        for row in made.run.requests
+    )
+    found = apart(Evidence.of(dataclasses.replace(made.run, requests=rows)), axis("tpot_median_ms"), 4, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(2.0, rel=1e-2)
+
+
+@pytest.mark.parametrize(("later_by_ns", "least"), [(0, 1.0), (1, 2.0)])
+def test_one_that_ends_with_the_very_last_send_counts(build: Any, later_by_ns: int, least: float) -> None:
+    """The oracle's second wave took half as long; the twelfth request is sent later than the eleventh."""
+    made = streams(build, "oracle", dict.fromkeys((4, 5, 6, 7), 0.5))
+    rows = []
+    for row in made.run.requests:
+        last_ns = max(one.sent_ns for one in made.run.requests if one.leg_id == row.leg_id) + 10
+        if row.index in (4, 5, 6, 7):
+            row = row.model_copy(update={"end_ns": last_ns + later_by_ns})
+        if row.index == 11:
+            row = row.model_copy(update={"sent_ns": last_ns})
+        rows.append(row)
+    run = dataclasses.replace(made.run, requests=tuple(rows))
+    found = apart(Evidence.of(run), axis("tpot_median_ms"), 4, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(least, rel=1e-2)
