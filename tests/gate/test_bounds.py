@@ -132,6 +132,16 @@ def test_a_prompt_of_the_last_wave_is_read_beside_all_streams(build: Any) -> Non
     assert found.least == pytest.approx(0.8, rel=1e-2)
 
 
+def test_two_streams_end_one_by_one_as_well(build: Any) -> None:
+    run = build.run(twice, protocol={"concurrency": (2,)}, workload={"requests_per_stream": 3})
+    for leg in run.plan.legs:
+        if leg.arm == "oracle":
+            run = stretch(run, leg.leg_id, itl={4: 0.4, 5: 0.4})
+    found = apart(Evidence.of(run), axis("tpot_median_ms"), 2, 3, within=True)
+    assert found is not None
+    assert found.least == pytest.approx(2.0, rel=1e-2)
+
+
 def test_one_stream_is_busy_to_the_end(build: Any) -> None:
     run = build.run(twice, protocol={"concurrency": (1,)}, workload={"requests_per_stream": 12})
     for leg in run.plan.legs:
