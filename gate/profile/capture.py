@@ -52,6 +52,17 @@ class Captured:
     identity: Identity
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Requests that were sent at once."""
+
+    rows: tuple[RequestRow, ...]
+    took_us: float
+    """From the first send to the last end."""
+    first_us: float
+    """From the first send to the last first token."""
+
+
 def capture(setting: Setting, arm: Arm, role: Role, folder: Path, say: Callable[[str], None]) -> Captured:
     """Nothing of the server is left afterwards, however it ends.
 
@@ -121,25 +132,25 @@ def _measure(
 ) -> Captured:
     url = server.url
     for index, tokens in enumerate((SHORT_TOKENS, LONG_TOKENS)):
-        rows, _ = _round(setting, arm, url, tokens, 1000 + index)
+        rows = _round(setting, arm, url, tokens, 1000 + index).rows
         if failed := next((row.error for row in rows if row.error is not None), None):
             raise ArmError(f"the {arm} failed its warm-up: {failed}", hint="its log says why")
     warm_ns = time.perf_counter_ns()
     say(f"timing the {arm} without tracing, {WALL_ROUNDS} rounds of each length")
-    times: dict[int, list[float]] = {SHORT_TOKENS: [], LONG_TOKENS: []}
-    gaps: list[list[float]] = []
+    timed: dict[int, list[Round]] = {SHORT_TOKENS: [], LONG_TOKENS: []}
     for round_ in range(WALL_ROUNDS):
-        for tokens in times:
-            rows, took_us = _round(setting, arm, url, tokens, 100 + round_)
-            times[tokens].append(took_us)
-        gaps.append([1e3 * gap for row in rows for gap in itl_ms(row)])  # of the long one, which comes last
+        for tokens, so_far in timed.items():
+            so_far.append(_round(setting, arm, url, tokens, 100 + round_))
+    gaps = [[1e3 * gap for row in one.rows for gap in itl_ms(row)] for one in timed[LONG_TOKENS]]
     windows, rounds = [], f"{counted(setting.rounds, 'round')} of {counted(setting.concurrency, 'request')}"
     for tokens in (SHORT_TOKENS, LONG_TOKENS):
         say(f"tracing the {arm}: {tokens} output tokens, {rounds}")
         windows.append(_window(setting, arm, role, url, tracer, tokens, warm_ns))
     wall = Wall(
-        short_us=tuple(times[SHORT_TOKENS]),
-        long_us=tuple(times[LONG_TOKENS]),
+        short_us=tuple(one.took_us for one in timed[SHORT_TOKENS]),
+        long_us=tuple(one.took_us for one in timed[LONG_TOKENS]),
+        short_first_us=tuple(one.first_us for one in timed[SHORT_TOKENS]),
+        long_first_us=tuple(one.first_us for one in timed[LONG_TOKENS]),
         gaps_us=tuple(statistics.median(found) for found in gaps if found),
         largest_gaps_us=tuple(max(found) for found in gaps if found),
     )
@@ -151,7 +162,7 @@ def _window(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, to
 
     def work() -> None:
         for round_ in range(setting.rounds):
-            rows.extend(_round(setting, arm, url, tokens, round_)[0])
+            rows.extend(_round(setting, arm, url, tokens, round_).rows)
 
     counted = ask.counters(url)
     start_ns = time.perf_counter_ns()
@@ -179,8 +190,8 @@ def _window(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, to
     )
 
 
-def _round(setting: Setting, arm: Arm, url: str, tokens: int, number: int) -> tuple[tuple[RequestRow, ...], float]:
-    """`concurrency` requests at once, each with a prompt of its own; (rows, µs from first send to last end).
+def _round(setting: Setting, arm: Arm, url: str, tokens: int, number: int) -> Round:
+    """`concurrency` requests at once, each with a prompt of its own.
 
     Both arms, and both lengths of one number, get the same prompts.
     """
@@ -212,4 +223,6 @@ def _round(setting: Setting, arm: Arm, url: str, tokens: int, number: int) -> tu
         prompts_sha256="",
         warmup_sha256="",
     )
-    return openai.to_rows(recording, spec, leg), (recording.end_ns - recording.start_ns) / 1e3
+    rows = openai.to_rows(recording, spec, leg)
+    last_first_ns = max((row.first_token_ns or recording.end_ns for row in rows), default=recording.end_ns)
+    return Round(rows, (recording.end_ns - recording.start_ns) / 1e3, (last_first_ns - recording.start_ns) / 1e3)

@@ -7,6 +7,7 @@ no part of a step; what its time differs by stays in the table, in a row of its 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from statistics import median
 
 from gate.profile.families import rule_of
@@ -77,10 +78,19 @@ def _keys(short: Window, long: Window, count: int) -> dict[tuple[str, str], str]
 
 
 def wall_us(wall: Wall | None, steps_between: int) -> float | None:
-    """A step's time without tracing: medians of both lengths, their difference over the steps between them."""
+    """A step's time without tracing: medians of both lengths, their difference over the steps between them.
+
+    Each from its last first token on, where that was recorded: prefill is in both lengths, but need not take as long in
+    both.
+    """
     if wall is None or not wall.short_us or not wall.long_us:
         return None
-    return (median(wall.long_us) - median(wall.short_us)) / steps_between
+    short, long = _decoding(wall.short_us, wall.short_first_us), _decoding(wall.long_us, wall.long_first_us)
+    return (median(long) - median(short)) / steps_between
+
+
+def _decoding(took_us: Sequence[float], first_us: Sequence[float]) -> list[float]:
+    return [took - first for took, first in zip(took_us, first_us, strict=True)] if first_us else list(took_us)
 
 
 def step_table(name: str, short: Window, long: Window, wall: Wall | None, roof_bytes_per_s: float | None) -> StepTable:

@@ -80,6 +80,9 @@ class Wall(Row):
 
     short_us: tuple[float, ...]
     long_us: tuple[float, ...]
+    short_first_us: tuple[float, ...] = ()
+    long_first_us: tuple[float, ...] = ()
+    """Of those, from the first send to the last first token: prefill, and whatever an idle server has to do again."""
     gaps_us: tuple[float, ...] = ()
     largest_gaps_us: tuple[float, ...] = ()
     """Median and largest time between two tokens in each long round: a step's time, and what stops once a request."""

@@ -71,6 +71,17 @@ def test_wall_is_the_difference_of_medians() -> None:
     assert step_table("x", *windows([[10.0, 1, "k"]]), None, None).wall_us is None
 
 
+def test_a_prefill_that_takes_longer_in_one_length_is_no_step() -> None:
+    """41 ms more before the first token of the long rounds: 320 µs a step, were they counted."""
+    timed = Wall(
+        short_us=(170.0, 180.0, 300.0),
+        long_us=(1591.0, 41e3 + 1581.0, 1591.0),
+        short_first_us=(100.0, 109.0, 230.0),
+        long_first_us=(240.0, 41e3 + 230.0, 241.0),
+    )
+    assert step_table("x", *windows([[10.0, 1, "k"]]), timed, None).wall_us == pytest.approx((1351 - 70) / 128)
+
+
 def test_gaps_between_tokens_stand_beside_the_wall_time() -> None:
     timed = wall(9260.0).model_copy(update={"gaps_us": (8940.0, 8950.0, 9500.0), "largest_gaps_us": (50.0, 51e3, 9e3)})
     table = step_table("x", *windows([[10.0, 1, "k"]]), timed, None)

@@ -16,7 +16,7 @@ from gate.inputs import Asked
 from gate.observe import gpu
 from gate.observe.rows import Arm
 from gate.profile import flow, store
-from gate.profile.capture import Captured, Setting
+from gate.profile.capture import WALL_ROUNDS, Captured, Setting
 from gate.profile.conclude import conclude, derive
 from gate.profile.flow import ProfileAsked, profile
 from gate.profile.rows import ProfileReport, Role
@@ -110,6 +110,10 @@ def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: 
     for table in (report.candidate, report.oracle):
         assert table.gap_us is not None
         assert 0 < table.gap_us <= (table.largest_gap_us or 0)
+    for arm in store.read(store.require(None, bench.out)).arms:
+        for took, first in ((arm.wall.short_us, arm.wall.short_first_us), (arm.wall.long_us, arm.wall.long_first_us)):
+            assert len(took) == len(first) == WALL_ROUNDS
+            assert all(0 < one < whole for one, whole in zip(first, took, strict=True))
     levers = {lever.families: lever for lever in report.attribution.levers} if report.attribution else {}
     assert levers[("w4a16",)].delta_us == pytest.approx(340_000)
     assert levers[("w4a16",)].modules == ("lm_head", "mlp.down_proj", "mlp.gate_up_proj")
