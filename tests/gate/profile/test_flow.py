@@ -113,7 +113,7 @@ def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: 
     for arm in store.read(store.require(None, bench.out)).arms:
         for took, first in ((arm.wall.short_us, arm.wall.short_first_us), (arm.wall.long_us, arm.wall.long_first_us)):
             assert len(took) == len(first) == WALL_ROUNDS
-            assert all(0 < one < whole for one, whole in zip(first, took, strict=True))
+            assert all(0 < one <= whole for one, whole in zip(first, took, strict=True))
     levers = {lever.families: lever for lever in report.attribution.levers} if report.attribution else {}
     assert levers[("w4a16",)].delta_us == pytest.approx(340_000)
     assert levers[("w4a16",)].modules == ("lm_head", "mlp.down_proj", "mlp.gate_up_proj")
