@@ -83,6 +83,7 @@ def run_leg(
         client_cpu_s=recording.cpu_s,
         client_events=None if recording.cpu_s is None else recording.events,
         client_loop_lag_p99_ms=recording.loop_lag_p99_ms,
+        client_stamps=recording.stamps,
         host_load_foreign_cpu_s=foreign,
         server_peak_rss_bytes=sampler.peak_rss_bytes,
         server_peak_pss_bytes=sampler.peak_pss_bytes,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import uvloop
 
-from gate.client import eventloop, openai
+from gate.client import eventloop, openai, stamps
 from gate.client.arrivals import Arrival, Pacer, offsets_ns
 from gate.client.lag import LagSampler
 from gate.client.transport import Pool, post
@@ -57,10 +57,12 @@ class RawResponse:
     sent_ns: int
     status: int | None
     chunks: tuple[tuple[int, bytes], ...]
-    """(time of the read, body bytes in it), chunked transfer coding removed."""
+    """(time the read's bytes arrived, body bytes in it), chunked transfer coding removed."""
     end_ns: int | None
     error: str | None
     content_type: str | None = None
+    by_loop: int = 0
+    """How many of the chunks have the event loop's time and not the kernel's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,11 @@ class LegRecording:
     """Reads that carried body bytes in that time."""
     lead_in: tuple[RawResponse, ...] = ()
     """Of the lead-in, as they ended; their index counts from its end: -1 is the last."""
+
+    @property
+    def stamps(self) -> stamps.Source | None:
+        """Whose times the timed requests have."""
+        return stamps.source(sum(len(r.chunks) for r in self.responses), sum(r.by_loop for r in self.responses))
 
 
 @dataclass(slots=True)
@@ -207,7 +214,15 @@ async def _send(spec: LoadSpec, pool: Pool, index: int, request: bytes, schedule
     got = await connection.exchange(request, spec.timeout_s)
     pool.release(connection)
     return RawResponse(
-        index, scheduled_ns, got.sent_ns, got.status, tuple(got.chunks), got.end_ns, got.error, got.content_type
+        index=index,
+        scheduled_ns=scheduled_ns,
+        sent_ns=got.sent_ns,
+        status=got.status,
+        chunks=tuple(got.chunks),
+        end_ns=got.end_ns,
+        error=got.error,
+        content_type=got.content_type,
+        by_loop=got.by_loop,
     )
 
 

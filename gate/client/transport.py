@@ -1,18 +1,22 @@
 """4 Sockets -> (time, bytes): the one transport that both arms are timed with.
 
-A raw asyncio protocol on uvloop. It stamps each read before anything else touches it, keeps the body bytes, and leaves
-every other question (events, JSON, tokens) until after the leg. Why not a library: docs/client.md.
+A raw protocol on uvloop. Each read has the kernel's stamp of its arrival or, where there is none, the loop's time,
+taken before anything else touches it. The body bytes are kept, and every other question (events, JSON, tokens) is left
+until after the leg. Why not a library: docs/client.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
+from gate.client import stamped
 from gate.client.http1 import BadResponseError, ResponseReader
+from gate.client.stamps import Stamper
 from gate.errors import UsageError
 
 IDLE_LIMIT_S = 2.0
@@ -33,7 +37,9 @@ class Exchange:
     status: int | None = None
     content_type: str | None = None
     chunks: list[tuple[int, bytes]] = field(default_factory=list)
-    """(time of the read, body bytes in it)."""
+    """(time the read's bytes arrived, body bytes in it)."""
+    by_loop: int = 0
+    """How many of the chunks have the loop's time, since the kernel's was not told or not believed."""
     end_ns: int | None = None
     error: str | None = None
 
@@ -43,8 +49,9 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport | stamped.StampedTransport | None = None
         self._exchange: Exchange | None = None
+        self._stamper = Stamper(0)
         self._reader = ResponseReader()
         self._done: asyncio.Future[Exchange] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -63,6 +70,7 @@ class Connection(asyncio.Protocol):
         self._done = self._loop.create_future()
         self._timer = self._loop.call_later(timeout_s, self._fail, f"no complete response within {timeout_s:g} s")
         self._exchange = Exchange(sent_ns=time.perf_counter_ns())
+        self._stamper = Stamper(self._exchange.sent_ns)
         self._transport.write(request)
         try:
             return await self._done
@@ -76,15 +84,22 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def stamped_by_kernel(self, sock: socket.socket) -> None:
+        """Read `sock` from now on, which is connected. Without this the loop's own transport is read."""
+        self._transport = stamped.StampedTransport(sock, self)
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's class is one by behaviour, not by name
 
     def data_received(self, data: bytes) -> None:
-        now = time.perf_counter_ns()
+        self.received(data, time.perf_counter_ns(), None)
+
+    def received(self, data: bytes, now_ns: int, arrived_ns: int | None) -> None:
         exchange = self._exchange
         if exchange is None:
             self.abort()  # bytes nobody asked for: the next response could not be told from them
             return
+        now = self._stamper.stamp(now_ns, arrived_ns)
         reader = self._reader
         try:
             body = reader.feed(data)
@@ -93,6 +108,7 @@ class Connection(asyncio.Protocol):
             return
         if body:
             exchange.chunks.append((now, body))
+            exchange.by_loop += self._stamper.by_loop
             self._bytes += len(body)
             if self._bytes > MAX_RESPONSE_BYTES:
                 self._fail(f"response is larger than {MAX_RESPONSE_BYTES} bytes", now)
@@ -174,7 +190,12 @@ class Pool:
         port = self._url.port or (443 if tls else 80)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):  # its TimeoutError is an OSError too
-            _, connection = await loop.create_connection(Connection, host, port, ssl=tls or None)
+            sock = None if tls else await stamped.connect(host, port)
+            if sock is None:
+                _, connection = await loop.create_connection(Connection, host, port, ssl=tls or None)
+            else:
+                connection = Connection()
+                connection.stamped_by_kernel(sock)
         self._all.add(connection)
         return connection
 

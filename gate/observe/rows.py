@@ -97,6 +97,9 @@ class LegRow(Row):
     client_cpu_s: float | None = None
     client_events: int | None = None
     client_loop_lag_p99_ms: float | None = None
+    client_stamps: Literal["kernel", "loop"] | None = None
+    """Whose times the reads have: the kernel's, of the packets' arrival, but for 1 read in 1,000, or else the client's
+    event loop's. None: nothing was read, or a record older than the column, whose times are the loop's."""
     host_load_foreign_cpu_s: float | None = None
     """CPU seconds of processes that belong to neither arm nor gate."""
     server_peak_rss_bytes: int | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,7 @@ def test_records_on_disk_are_the_leg(measure: Measure) -> None:
     assert (row.prefix_cache_hit_tokens, row.preemptions) == (0, 0)
     assert (row.server_pid, row.server_peak_rss_bytes, row.host_load_foreign_cpu_s) == (None, None, None)
     assert {sample.leg_id for sample in data.telemetry} == {row.leg_id}
+    assert row.client_stamps == ("kernel" if sys.platform == "linux" else "loop")
 
 
 def test_what_happened_to_the_host_meanwhile_is_in_the_row(measure: Measure) -> None:

@@ -6,11 +6,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gate.client import stamped
 from gate.client.transport import Pool, post, split_url
 from gate.errors import UsageError
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@pytest.fixture(params=["kernel", "loop"], autouse=True)
+def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test over both transports: the one with the kernel's stamps and the loop's own."""
+    if request.param == "loop":
+        monkeypatch.setattr(stamped, "_stamping", lambda _: False)
 
 
 @asynccontextmanager

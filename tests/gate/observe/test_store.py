@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -287,3 +288,12 @@ def test_none_is_not_an_empty_list_or_zero() -> None:
     assert schema.field("token_ids").nullable
     assert not schema.field("sent_ns").nullable
     assert str(schema.field("token_times_ns").type).startswith("list<")
+
+
+def test_a_leg_written_before_reads_had_the_kernels_stamps_says_nothing_of_them(tmp_path: Path) -> None:
+    leg, path = a_leg(a_plan(), 0), tmp_path / "legs.parquet"
+    path.write_bytes(parquet.to_bytes(LegRow, [leg.model_copy(update={"client_stamps": "kernel"})]))
+    assert [row.client_stamps for row in parquet.read(LegRow, path)] == ["kernel"]
+    pq.write_table(pq.read_table(path).drop_columns(["client_stamps"]), path)
+    assert parquet.read(LegRow, path) == (leg,)
+    assert leg.client_stamps is None
