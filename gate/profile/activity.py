@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +35,19 @@ class Trace:
     bandwidth_bytes_per_s: float | None = None
     decode_steps: int | None = None
     """NVTX ranges of decode steps; None where the server marks none."""
+    idle_us: float | None = None
 
 
-def summed(activities: Iterable[Activity]) -> tuple[tuple[TracedKernel, ...], float]:
-    """(one row a name and shape, the longest first; the union of all intervals in µs, which their own_us add up to)."""
+class Sums(NamedTuple):
+    kernels: tuple[TracedKernel, ...]
+    """One row a name and shape, the longest first."""
+    busy_us: float
+    """The union of all intervals, which their own_us add up to."""
+    idle_us: float
+    """Between the first one's start and the last one's end, the rest."""
+
+
+def summed(activities: Iterable[Activity]) -> Sums:
     keys: dict[tuple[str, str, str], int] = {}
     which, starts, ends = [], [], []
     for one in activities:
@@ -59,7 +69,9 @@ def summed(activities: Iterable[Activity]) -> tuple[tuple[TracedKernel, ...], fl
         )
         for key, row in sorted(keys.items(), key=lambda item: (-total_us[item[1]], item[0]))
     ]
-    return tuple(made), float(alone.sum()) / 1e3
+    busy_ns = float(alone.sum())
+    span_ns = float(ended.max() - begun.min()) if made else 0.0
+    return Sums(tuple(made), busy_ns / 1e3, (span_ns - busy_ns) / 1e3)
 
 
 def own(starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -182,6 +182,7 @@ def _window(setting: Setting, arm: Arm, role: Role, url: str, tracer: Tracer, to
         counted_tokens=ask.counters(url).since(counted).tokens,
         level=trace.level,
         busy_us=trace.busy_us,
+        idle_us=trace.idle_us,
         decode_steps=trace.decode_steps,
         device=trace.device,
         bandwidth_bytes_per_s=trace.bandwidth_bytes_per_s,

@@ -35,12 +35,13 @@ def read(path: Path) -> Trace:
     events = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(events, list):
         raise StorageError(f"{path} has no traceEvents", expected="what torch.profiler exports")
-    kernels, busy_us = summed(_activities(events, path))
+    kernels, busy_us, idle_us = summed(_activities(events, path))
     devices = document.get("deviceProperties") or [{}]
     return Trace(
         kernels=kernels,
         level="node" if kernels else "none",
         busy_us=busy_us if kernels else None,
+        idle_us=idle_us if kernels else None,
         tool=f"torch.profiler (schema {document.get('schemaVersion', '?')})",
         device=devices[0].get("name"),
     )

@@ -23,6 +23,7 @@ SHARED, ROUTED = ".shared_expert.", "moe_w4a16"
 """A shared expert without a launch of its own is one more of the routed ones (modules.py)."""
 PLACED = frozenset({family for names in HOME.values() for family in names} | set(STATES.values()) | {"moe_w4a16"})
 """Families whose launch counts name modules; the others are paired by rule alone."""
+IDLE = "no kernel running"
 NO_CONTROL = "no drift control"
 LEAST_EQUAL = 0.1
 """Of a step's kernel time, below which equal kernels are no drift control."""
@@ -42,6 +43,8 @@ def attribute(candidate: StepTable, oracle: StepTable, drift: Drift, *, doubtful
     time_of = _whole_us if None in (candidate.own_us, oracle.own_us) else _own_us
     everywhere = (*candidate.kernels, *oracle.kernels)
     levers = [_lever(group, everywhere, drift, doubtful, time_of) for group in _groups(candidate, oracle)]
+    if walls and time_of is _own_us and candidate.idle_us is not None and oracle.idle_us is not None:
+        levers.append(_idle(candidate.idle_us, oracle.idle_us, drift, doubtful))
     return Attribution(
         levers=tuple(sorted(levers, key=lambda lever: (-abs(lever.delta_us), lever.name))),
         candidate_us=candidate.wall_us if walls and candidate.wall_us is not None else time_of(candidate.kernels),
@@ -168,6 +171,19 @@ def _lever(
         oracle_us=us[1],
         nbytes=max(sum(k.nbytes or 0 for k in side) for side in group) or None,
         proof=proof,
+        note=note,
+    )
+
+
+def _idle(candidate_us: float, oracle_us: float, drift: Drift, doubtful: str) -> Lever:
+    """Between kernels, where the device waits for the host. It has no kernel to pair, and the trace to be seen in."""
+    proof, note = _proof((), (), (candidate_us, oracle_us), drift, doubtful)
+    return Lever(
+        name=IDLE,
+        families=(),
+        candidate_us=candidate_us,
+        oracle_us=oracle_us,
+        proof="seen idle" if proof == "same kernels" else proof,
         note=note,
     )
 

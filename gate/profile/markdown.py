@@ -49,7 +49,7 @@ def _levers(found: Attribution) -> list[str]:
     notes = [f"* {_cell(note)}" for note in summary.notes(found)]
     return [
         *lines,
-        f"| {summary.RESIDUAL} | {ours} | {theirs} | {summary.signed(found.residual_us)} | |",
+        f"| {summary.residual_title(found)} | {ours} | {theirs} | {summary.signed(found.residual_us)} | |",
         f"| **sum** | {found.candidate_us:.1f} | {found.oracle_us:.1f} | {summary.signed(found.delta_us)} | |",
         "",
         *([*notes, ""] if notes else []),

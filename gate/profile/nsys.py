@@ -58,10 +58,19 @@ def read(path: Path) -> Trace:
             schema = _schema(db)
             _check(schema, path)
             level = _level(db, schema)
-            kernels, busy_us = summed(_activities(db, schema))
+            kernels, busy_us, idle_us = summed(_activities(db, schema))
             name, bandwidth = _device(db, schema)
             steps = sum(text.startswith(DECODE) for text in _ranges(db, schema)) or None
-            return Trace(kernels, level, busy_us if kernels else None, _tool(db, schema), name, bandwidth, steps)
+            return Trace(
+                kernels=kernels,
+                level=level,
+                busy_us=busy_us if kernels else None,
+                idle_us=idle_us if kernels else None,
+                tool=_tool(db, schema),
+                device=name,
+                bandwidth_bytes_per_s=bandwidth,
+                decode_steps=steps,
+            )
     except sqlite3.Error as error:
         raise StorageError(
             f"{path} cannot be read as an nsys export: {error}", hint="export it again: nsys export --type=sqlite"

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gate.profile import summary
+from gate.profile.levers import IDLE
 from gate.profile.roofs import compute
 from gate.profile.rows import ProfileReport, StepTable
 from gate.report.plots import CANDIDATE, INK, ORACLE, QUIET, STYLE
@@ -58,7 +59,9 @@ def _stack(report: ProfileReport, axes: Axes) -> None:
     """The wall time, where it was measured, is the line across each bar."""
     tables = _tables(report)
     rows = [
-        {row.title: row.us if row.own_us is None else row.own_us for row in summary.families(table)} for table in tables
+        {row.title: row.us if row.own_us is None else row.own_us for row in summary.families(table)}
+        | ({IDLE: table.idle_us} if table.idle_us is not None else {})
+        for table in tables
     ]
     titles = sorted({title for row in rows for title in row}, key=lambda t: -max(row.get(t, 0.0) for row in rows))
     bottoms = [0.0] * len(tables)

@@ -65,6 +65,8 @@ class Window(Row):
     level: Level
     busy_us: float | None = None
     """Time in which at least one kernel, copy or fill ran: the union of their intervals."""
+    idle_us: float | None = None
+    """The rest, from the first one's start to the last one's end."""
     decode_steps: int | None = None
     """NVTX ranges of steps that only decode, where the server marks them (the engine with ENGINE_NVTX=1)."""
     device: str | None = None
@@ -137,6 +139,8 @@ class StepTable(Row):
     """Between two tokens of the long untraced rounds: the median of their medians, and the largest."""
     busy_us: float | None = None
     """Kernels' union of intervals: less than their sum where streams or dependent launches overlap."""
+    idle_us: float | None = None
+    """In which none of them ran, as the trace has it."""
     kernels: tuple[StepKernel, ...]
     notes: tuple[str, ...] = ()
     """How launches were matched to modules, and what was not."""
@@ -155,7 +159,7 @@ class StepTable(Row):
         return sum(kernel.launches for kernel in self.kernels)
 
 
-Proof = Literal["launch counts", "same kernels", "by family", "below drift", "unproven"]
+Proof = Literal["launch counts", "same kernels", "by family", "seen idle", "below drift", "unproven"]
 
 
 class Lever(Row):
@@ -195,7 +199,7 @@ class Attribution(Row):
 
     @property
     def residual_us(self) -> float:
-        """What no lever explains: time without a kernel, less what overlapped. Never dropped."""
+        """What no lever explains: where idle time was not recorded, that, less what overlapped. Never dropped."""
         return self.delta_us - sum(lever.delta_us for lever in self.levers)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gate.profile.families import TITLES
+from gate.profile.levers import IDLE
 from gate.profile.rows import Attribution, ProfileReport, StepKernel, StepTable, total_own_us
 
 
@@ -99,6 +100,7 @@ def headline(table: StepTable, side: str | None = None) -> str:
     who = f"{table.arm} {table.name}" if side in (None, table.arm) else f"{side}: {table.arm} of {table.name}"
     wall = "no untraced wall time" if table.wall_us is None else f"{table.wall_us:.0f} µs wall untraced"
     busy = "" if table.busy_us is None else f", {table.busy_us:.0f} µs with a kernel running"
+    busy += "" if table.idle_us is None else f" and {table.idle_us:.0f} without"
     roof = (
         ""
         if table.roof_bytes_per_s is None
@@ -127,7 +129,9 @@ def missing(report: ProfileReport) -> str | None:
     return f"incomplete: {told} {'was' if len(report.missing) == 1 else 'were'} not traced; gate profile begins anew"
 
 
-RESIDUAL = "residual (no kernel running, less overlap)"
+def residual_title(found: Attribution) -> str:
+    idle = any(lever.name == IDLE for lever in found.levers)
+    return "residual (step in the trace, less without it)" if idle else "residual (no kernel running, less overlap)"
 
 
 def residual_sides(found: Attribution) -> tuple[str, str]:

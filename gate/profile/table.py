@@ -16,6 +16,7 @@ from gate.report.table import plain
 STYLES = {
     "launch counts": "green",
     "same kernels": "green",
+    "seen idle": "green",
     "by family": "yellow",
     "below drift": "dim",
     "unproven": "bold red",
@@ -93,5 +94,5 @@ def _levers(found: Attribution, sides: tuple[str, str]) -> Table:
             summary.signed(lever.delta_us),
             Text(lever.proof, STYLES[lever.proof]),
         )
-    made.add_row(summary.RESIDUAL, *summary.residual_sides(found), summary.signed(found.residual_us), "")
+    made.add_row(summary.residual_title(found), *summary.residual_sides(found), summary.signed(found.residual_us), "")
     return made

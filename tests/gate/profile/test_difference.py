@@ -92,10 +92,10 @@ def test_gaps_between_tokens_stand_beside_the_wall_time() -> None:
 
 def test_overlapping_intervals_count_once() -> None:
     """Two streams: 10 µs beside 6 µs, then 4 µs after a gap."""
-    rows, busy_us = summed(
+    rows, busy_us, idle_us = summed(
         [Activity(0, 10_000, "a"), Activity(2_000, 8_000, "b"), Activity(12_000, 16_000, "a", "1x1x1", "32x1x1")]
     )
-    assert busy_us == pytest.approx(14.0)
+    assert (busy_us, idle_us) == (pytest.approx(14.0), pytest.approx(2.0))
     assert [(r.name, r.grid, r.launches, r.us) for r in rows] == [
         ("a", "", 1, 10.0),
         ("b", "", 1, 6.0),
@@ -105,9 +105,10 @@ def test_overlapping_intervals_count_once() -> None:
 
 def test_a_kernel_that_waits_for_the_one_before_has_what_follows_that_one_s_end() -> None:
     """Programmatic dependent launch: b begins 8 µs before a ends and runs 3 µs beyond it. c is inside b."""
-    rows, busy_us = summed([Activity(2_000, 13_000, "b"), Activity(0, 10_000, "a"), Activity(11_000, 12_000, "c")])
+    traced = [Activity(2_000, 13_000, "b"), Activity(0, 10_000, "a"), Activity(11_000, 12_000, "c")]
+    rows, busy_us, idle_us = summed(traced)
     assert {r.name: (r.us, r.own_us) for r in rows} == {"a": (10.0, 10.0), "b": (11.0, 3.0), "c": (1.0, 0.0)}
-    assert busy_us == pytest.approx(13.0)
+    assert (busy_us, idle_us) == (pytest.approx(13.0), pytest.approx(0.0))
 
 
 def test_own_times_of_a_step_add_up_to_its_busy_time() -> None:
@@ -118,8 +119,8 @@ def test_own_times_of_a_step_add_up_to_its_busy_time() -> None:
         for _ in range(tokens):
             traced += [Activity(now, now + 4_000, "a"), Activity(now + 1_000, now + 6_000, "b")]
             now += 7_000
-        rows, busy_us = summed(traced)
-        made.append(window(rows, tokens, busy_us=busy_us))
+        rows, busy_us, idle_us = summed(traced)
+        made.append(window(rows, tokens, busy_us=busy_us, idle_us=idle_us))
     table = step_table("x", made[0], made[1], None, None)
     assert {k.name: (k.us, k.own_us) for k in table.kernels} == {
         "b": (5.0, 2.0),
@@ -127,3 +128,7 @@ def test_own_times_of_a_step_add_up_to_its_busy_time() -> None:
         EQUAL: (0.5, 0.5),
     }
     assert table.own_us == table.busy_us == pytest.approx(6.5)
+    assert table.idle_us == pytest.approx(1.0)  # after each step but the last, of both lengths
+    old = [one.model_copy(update={"idle_us": None}) for one in made]
+    assert step_table("x", old[0], made[1], None, None).idle_us is None
+    assert step_table("x", made[0], old[1], None, None).idle_us is None

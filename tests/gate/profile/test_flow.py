@@ -118,7 +118,7 @@ def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: 
     assert levers[("w4a16",)].delta_us == pytest.approx(340_000)
     assert levers[("w4a16",)].modules == ("lm_head", "mlp.down_proj", "mlp.gate_up_proj")
     others = [lever.delta_us for families, lever in levers.items() if families != ("w4a16",)]
-    assert others == pytest.approx([0.0] * 7, abs=1)
+    assert others == pytest.approx([0.0] * 8, abs=1)  # one of them the time between kernels
     assert report.attribution is not None
     assert report.attribution.drift == 0.0
     assert report.attribution.drift_source.startswith("the candidate before and after")

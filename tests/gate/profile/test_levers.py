@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gate.observe.rows import Arm
+from gate.profile import summary
 from gate.profile.levers import Drift, attribute, drift_of
 from gate.profile.modules import with_modules
 from gate.profile.rows import StepKernel, StepTable
@@ -108,6 +109,7 @@ def test_levers_are_made_of_own_times_where_both_arms_have_them() -> None:
     found = attribute(ours, theirs, STILL)
     assert {lever.families: lever.delta_us for lever in found.levers} == {("fp8",): -30.0, ("attention",): 10.0}
     assert found.residual_us == pytest.approx(0.0)
+    assert summary.residual_title(found) == "residual (no kernel running, less overlap)"
     walled = [t.model_copy(update={"wall_us": None}) for t in (ours, theirs)]
     assert attribute(walled[0], walled[1], STILL).candidate_us == 100.0
 
@@ -184,3 +186,33 @@ def test_kernels_with_other_launch_counts_are_no_control() -> None:
     assert drift_of(ours, theirs, "both arms") == Drift(
         None, "both arms: no kernel has equal name and launches on both sides"
     )
+
+
+def idle_tables(ours_us: float | None, theirs_us: float | None) -> tuple[StepTable, StepTable]:
+    """90 and 80 µs of kernels in steps of 100 and 120 µs."""
+    made = []
+    for arm, us, wall_us, idle_us in (("candidate", 90.0, 100.0, ours_us), ("oracle", 80.0, 120.0, theirs_us)):
+        one = table(arm, [("k", "attention", 16, us, ("attention.kv",))], wall_us=wall_us)  # type: ignore[arg-type]
+        kernels = tuple(k.model_copy(update={"own_us": us}) for k in one.kernels)
+        made.append(one.model_copy(update={"kernels": kernels, "idle_us": idle_us}))
+    return made[0], made[1]
+
+
+def test_time_between_kernels_is_a_lever_where_both_traces_have_it() -> None:
+    found = attribute(*idle_tables(10.0, 39.0), STILL)
+    (idle,) = [lever for lever in found.levers if not lever.families]
+    assert (idle.name, idle.delta_us, idle.proof, idle.nbytes) == ("no kernel running", -29.0, "seen idle", None)
+    assert found.residual_us == pytest.approx(-1.0)
+    assert summary.residual_title(found) == "residual (step in the trace, less without it)"
+    for some in ((None, 39.0), (10.0, None)):
+        without = attribute(*idle_tables(*some), STILL)
+        assert [lever.families for lever in without.levers] == [("attention",)]
+        assert without.residual_us == pytest.approx(-30.0)
+    ours, theirs = (one.model_copy(update={"wall_us": None}) for one in idle_tables(10.0, 39.0))
+    assert len(attribute(ours, theirs, STILL).levers) == 1  # kernels against kernels
+
+
+def test_idle_time_rests_on_what_other_levers_rest_on() -> None:
+    assert {lever.proof for lever in attribute(*idle_tables(10.0, 39.0), STILL, doubtful="x").levers} == {"unproven"}
+    assert attribute(*idle_tables(10.0, 39.0), Drift(None, "none")).levers[0].proof == "unproven"
+    assert attribute(*idle_tables(10.0, 10.1), Drift(0.02, "two")).levers[-1].proof == "below drift"
