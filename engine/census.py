@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +41,16 @@ SCALE_BYTES_PER_ROW = 4
 of 256 in bfloat16.
 """
 
+MAY_BE_WIDER = {
+    "small": "norm weights, A_log, dt_bias and conv taps, which every kernel takes in fp32",
+    "norm": "a norm weight, which every kernel takes in fp32",
+    "embed_tokens": "the embedding, of which a step reads one row per token",
+}
+"""Last part of a row's name -> what is in it and why it may be wider. No other row of the checkpoint's may."""
+
+FP32_BEYOND_16_BITS = 1
+"""Resident beyond shipped, over shipped, of what may be wider. More is a second copy."""
+
 
 @dataclass(frozen=True, slots=True)
 class CensusRow:
@@ -58,12 +68,21 @@ class CensusRow:
     """Dequantised copies that the torch references keep within ModelConfig.dequant_cache_bytes."""
 
     @property
+    def may_be_wider(self) -> str | None:
+        """Why this row may be wider than shipped; None where it may not."""
+        return None if self.is_linear else MAY_BE_WIDER.get(self.module.rpartition(".")[2])
+
+    @property
+    def wider_bytes(self) -> int:
+        """Resident beyond shipped, less a scale per output row; 0 for what is computed, of which nothing is shipped."""
+        beyond = sum(self.resident.values()) - sum(self.shipped.values()) - SCALE_BYTES_PER_ROW * self.rows
+        return max(0, beyond) if self.shipped else 0
+
+    @property
     def is_widened(self) -> bool:
-        """A linear layer that takes more than its shipped bytes and a scale per row. The embedding, norms and other
-        small tensors may be widened: they are read by row or precomputed once.
-        """
-        room = SCALE_BYTES_PER_ROW * self.rows
-        return self.is_linear and sum(self.resident.values()) > sum(self.shipped.values()) + room
+        """Wider than shipped and not allowed to be, or wider than fp32 makes it."""
+        allowed = 0 if self.may_be_wider is None else FP32_BEYOND_16_BITS * sum(self.shipped.values())
+        return self.wider_bytes > allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +110,29 @@ class Census:
         """Linear layers of the checkpoint that the walk did not find: the census would be blind to them."""
         return tuple(row.module for row in self.rows if row.is_linear and not row.resident)
 
+    @property
+    def allowed_bytes(self) -> int:
+        """Beyond shipped, in what may be wider."""
+        return sum(row.wider_bytes for row in self.rows if row.may_be_wider)
+
     def lines(self) -> list[str]:
         """A table for people, modules of equal layers merged, bytes in GB (10^9)."""
         merged: dict[str, list[CensusRow]] = defaultdict(list)
         for row in self.rows:
             merged[".".join("*" if part.isdigit() else part for part in row.module.split("."))].append(row)
-        out = [f"{'module':44} {'count':>5} {'shipped GB':>11} {'resident GB':>11} {'copies GB':>10}  dtypes, resident"]
+        heads = f"{'module':44} {'count':>5} {'shipped GB':>11} {'resident GB':>11} {'copies GB':>10}"
+        out = [f"{heads}  dtypes, shipped -> resident"]
         for name, rows in merged.items():
-            dtypes: dict[str, int] = defaultdict(int)
-            for row in rows:
-                for dtype, nbytes in row.resident.items():
-                    dtypes[dtype] += nbytes
-            cells = (
-                sum(sum(r.shipped.values()) for r in rows),
-                sum(dtypes.values()),
-                sum(r.copy_bytes for r in rows),
-            )
-            flag = "  WIDER THAN SHIPPED" if any(r.is_widened for r in rows) else ""
-            text = ", ".join(f"{d} {b / 1e9:.6f}" for d, b in sorted(dtypes.items()))
-            numbers = " ".join(f"{c / 1e9:>{w}.6f}" for c, w in zip(cells, (11, 11, 10), strict=True))
-            out.append(f"{name:44} {len(rows):>5} {numbers}  {text}{flag}")
-        total = (self.shipped_bytes, self.resident_bytes, self.copy_bytes)
-        numbers = " ".join(f"{c / 1e9:>{w}.6f}" for c, w in zip(total, (11, 11, 10), strict=True))
+            shipped, resident = _sum(row.shipped for row in rows), _sum(row.resident for row in rows)
+            numbers = _numbers(sum(shipped.values()), sum(resident.values()), sum(row.copy_bytes for row in rows))
+            dtypes = f"{_dtypes(shipped) or 'computed'} -> {_dtypes(resident) or 'nothing'}"
+            out.append(f"{name:44} {len(rows):>5} {numbers}  {dtypes}{_remark(rows)}")
+        numbers = _numbers(self.shipped_bytes, self.resident_bytes, self.copy_bytes)
         out.append(f"{'total':44} {len(self.rows):>5} {numbers}")
+        share = self.allowed_bytes / max(self.shipped_bytes, 1)
+        out.append(
+            f"wider than shipped where that is allowed: {self.allowed_bytes} bytes, {share:.4%} of the checkpoint"
+        )
         return out
 
 
@@ -148,6 +167,30 @@ def take_census(model: object, weights: ModelWeights) -> Census:
             for name in names
         )
     )
+
+
+def _sum(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Bytes by dtype over several rows."""
+    total: dict[str, int] = defaultdict(int)
+    for count in counts:
+        for dtype, nbytes in count.items():
+            total[dtype] += nbytes
+    return total
+
+
+def _numbers(*nbytes: int) -> str:
+    return " ".join(f"{n / 1e9:>{width}.6f}" for n, width in zip(nbytes, (11, 11, 10), strict=True))
+
+
+def _dtypes(count: Mapping[str, int]) -> str:
+    return ", ".join(f"{dtype} {nbytes / 1e9:.6f}" for dtype, nbytes in sorted(count.items()))
+
+
+def _remark(rows: Sequence[CensusRow]) -> str:
+    """Of modules that are equal but for their layer."""
+    if any(row.is_widened for row in rows):
+        return "  WIDER THAN SHIPPED"
+    return f"  wider, allowed: {rows[0].may_be_wider}" if any(row.wider_bytes for row in rows) else ""
 
 
 def _group(module: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,5 +209,48 @@ def test_the_table_names_every_kind_of_module_and_the_total(folders: dict[tuple[
     lines = take_census(model, weights).lines()
     assert lines[0].split()[:3] == ["module", "count", "shipped"]
     assert any(line.startswith("layers.*.mlp.gate_up_proj ") and line.split()[1] == "4" for line in lines)
-    assert lines[-1].startswith("total")
+    assert lines[-2].startswith("total")
     assert not any("WIDER" in line for line in lines)
+
+
+def test_the_table_says_what_is_wider_and_why_it_may_be(folders: dict[tuple[str, ...], Path]) -> None:
+    model, weights = build(folders[LAYOUTS[0]])
+    census = take_census(model, weights)
+    names = [n for n in weights.checkpoint.tensors if n not in weights.linears and "proj" not in n]
+    small = [n for n in names if not n.startswith(("lm_head", "embed_tokens"))]
+    sixteen_bits = sum(info.nbytes for n in small if (info := weights.checkpoint.tensors[n]).dtype == "BF16")
+    assert sixteen_bits > 0
+    *_, last = lines = census.lines()
+    line = next(line for line in lines if line.startswith("layers.*.small "))
+    assert re.search(r"  BF16 [\d.]+.* -> F32 [\d.]+  wider, allowed: norm weights, A_log, dt_bias and conv taps", line)
+    assert next(line for line in lines if line.startswith("norm ")).endswith("takes in fp32")
+    assert census.allowed_bytes == sixteen_bits
+    assert last.startswith(f"wider than shipped where that is allowed: {sixteen_bits} bytes, ")
+    projections = [line for line in lines if "_proj" in line]
+    assert projections
+    assert not any("wider" in line for line in projections)
+
+
+@pytest.mark.parametrize(
+    ("module", "shipped", "resident", "widened"),
+    [
+        ("layers.0.small", {"BF16": 100}, {"F32": 200}, False),
+        ("layers.0.small", {"BF16": 100}, {"F32": 200, "BF16": 100}, True),  # and its shipped copy
+        ("layers.0.small", {"F32": 100}, {"F64": 201}, True),
+        ("norm", {"BF16": 100}, {"F32": 204}, True),
+        ("embed_tokens", {"BF16": 100}, {"F32": 200}, False),
+        ("embed_tokens", {"BF16": 100}, {"F32": 201}, True),
+        ("visual", {"BF16": 100}, {"F32": 104}, True),  # no row that may be
+        ("space", {}, {"BF16": 100}, False),  # nothing of it is shipped
+    ],
+)
+def test_what_is_not_linear_is_fp32_at_most(module, shipped, resident, widened) -> None:
+    row = CensusRow(module, False, 0, shipped, resident, 0)
+    assert row.is_widened is widened
+    assert ("WIDER THAN SHIPPED" in "".join(Census((row,)).lines())) is widened
+
+
+def test_a_second_copy_of_a_norm_weight_is_caught(folders: dict[tuple[str, ...], Path]) -> None:
+    model, weights = build(folders[LAYOUTS[0]])
+    model.layers[2].spare = model.layers[2].input_layernorm.scale.repeat(100)
+    assert take_census(model, weights).widened == ("layers.2.small",)
