@@ -26,7 +26,7 @@ from engine.errors import PreconditionError
 from engine.models.fused import FusedForCausalLM
 from engine.models.fused_layers import Attention
 from engine.models.fused_moe import SparseMoeBlock
-from engine.ops.linear.cuda import W4A16, W8A8
+from engine.ops.linear.cuda import W4A16, W8A8, Dense, Projection, SideBySide
 from engine.request import SamplingParams
 from engine.runner import LoadedRunner
 
@@ -173,7 +173,7 @@ def family_of(kernel: str) -> str:
 
 def decode_bytes(model: FusedForCausalLM, runner: LoadedRunner, batch: int, context: int) -> dict[str, int]:
     """What a decoding step must move, by family: each weight once, state read and written, each key and value once."""
-    weights: list[W4A16 | W8A8] = [model.lm_head]
+    weights: list[Projection] = [model.lm_head]
     small = router = 0
     for layer in model.layers:
         weights += layer.mlp.packed  # not a mixture's experts: how many a step reads depends on the tokens
@@ -185,12 +185,14 @@ def decode_bytes(model: FusedForCausalLM, runner: LoadedRunner, batch: int, cont
         else:
             weights += (layer.linear_attn.in_proj_qkvz, layer.linear_attn.out_proj)
             small += layer.linear_attn.in_proj_ba.nbytes
+    products = [p for w in weights for p in (w.parts if isinstance(w, SideBySide) else (w,))]
     caches = runner.caches
     state = (caches.recurrent.nbytes + caches.conv.nbytes) // caches.conv.shape[1]
     token = caches.kv.nbytes // (caches.kv.shape[2] * caches.kv.shape[3])
     return {
-        "W4A16 product": sum(w.units.nbytes + w.row_scale.nbytes for w in weights if isinstance(w, W4A16)),
-        "W8A8 product": sum(w.units.nbytes + w.row_scale.nbytes for w in weights if isinstance(w, W8A8)),
+        "W4A16 product": sum(w.units.nbytes + w.row_scale.nbytes for w in products if isinstance(w, W4A16)),
+        "W8A8 product": sum(w.units.nbytes + w.row_scale.nbytes for w in products if isinstance(w, W8A8)),
+        "library products": sum(w.rows.nbytes for w in products if isinstance(w, Dense)),
         "GDN step": 2 * state * batch,
         "attention": token * context * batch,
         "add, norm, router, routing": router,

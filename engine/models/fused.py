@@ -1,7 +1,10 @@
-"""The dense model on CUDA: qwen3_5.py's mathematics in seven launches a layer.
+"""The model on CUDA: qwen3_5.py's mathematics, of nvidia's layout of the dense one in seven launches a layer.
 
     add + norm + quantise (+ b, a) | qkvz | GDN step | out_proj | add + norm | gate_up + SwiGLU | down
     add + norm + quantise | qkv | attention from q/k norm to gate | o_proj | add + norm | gate_up + SwiGLU | down
+
+A projection in bfloat16 is a library's product in the place of a launch, and projections of one input that are stored
+in several schemes are several products (ops/linear/cuda).
 
 `obstacle` says, before anything is read, why a checkpoint cannot run this way.
 """
@@ -27,13 +30,15 @@ from engine.ops.moe.cuda import MAX_EXPERTS, MAX_SLOTS
 from engine.ops.norm.cuda import MAX_WIDTH
 from engine.ops.rope.cuda import HEAD_DIM, ROTARY_DIM
 from engine.ops.sample.cuda import ArgmaxWorkspace
+from engine.ops.w4a16.pack import UNIT_K as W4A16_K
+from engine.ops.w8a8.pack import UNIT_K as W8A8_K
 from engine.weights.loader import ModelWeights
 from engine.weights.quantization import Scheme
 
 NVFP4 = (Scheme.NVFP4, Scheme.NVFP4_PACKED)
 FP8 = (Scheme.FP8_STATIC, Scheme.FP8_DYNAMIC)
-TOGETHER = (("gate_proj", "up_proj"), ("q_proj", "k_proj", "v_proj"), ("in_proj_qkv", "in_proj_z"))
-"""Projections of one input that are one product here: they must be stored in one scheme."""
+MULTIPLES = {**dict.fromkeys(NVFP4, W4A16_K), **dict.fromkeys(FP8, W8A8_K)}
+"""Of a row, in columns: what a unit holds."""
 
 
 class DecoderLayer:
@@ -137,18 +142,15 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
             wanted = (Scheme.NONE,)
         elif "expert" in name:
             wanted = NVFP4
-        elif ".mlp." in name or name == "lm_head":
-            wanted = NVFP4 + FP8
         else:
-            wanted = FP8
+            wanted = (*NVFP4, *FP8, Scheme.NONE)
         if scheme not in wanted:
             return f"{name} in {scheme.name} ({' or '.join(s.name for s in wanted)} is)"
         if scheme is Scheme.NONE and weights.checkpoint.tensors[f"{name}.weight"].dtype != "BF16":
             return f"{name} in {weights.checkpoint.tensors[f'{name}.weight'].dtype} (BF16 is)"
-        parent = name.removesuffix(leaf)
-        together: tuple[str, ...] = next((names for names in TOGETHER if leaf in names), (leaf,))
-        if any(weights.schemes[f"{parent}{other}"] is not scheme for other in together):
-            return f"{' and '.join(together)} of {parent.removesuffix('.')} in different schemes (the same is)"
+        columns, multiple = weights.linears[name][1], MULTIPLES.get(scheme, 1)
+        if columns % multiple:
+            return f"{name} in {scheme.name} with {columns} columns (a multiple of {multiple} is)"
     return None
 
 

@@ -21,11 +21,11 @@ from engine.ops import attention, gdn
 from engine.ops.attention import cuda as attention_cuda
 from engine.ops.attention.cuda_prefill import gate as attention_gate
 from engine.ops.gdn import cuda as gdn_cuda
-from engine.ops.linear.cuda import Packed, Scratch, pack, pack_gate_up, pack_w8a8, planes, project, swiglu
+from engine.ops.linear.cuda import Projection, Scratch, pack, pack_gate_up, pack_together, planes, project, swiglu
 from engine.ops.moe.cuda import Routing, WeightedPairs
 from engine.ops.norm.cuda import Normed, add_norm, add_norm_route
 from engine.ops.rope.cuda import qk_norm_rope
-from engine.weights.types import DenseWeight, Fp8Weight, WeightError, fuse
+from engine.weights.types import DenseWeight, WeightError, fuse
 
 SIDE_TOKENS = 2048
 """Of a run that may go beside others. A longer one would hold up to 1 GB for its stream."""
@@ -70,12 +70,9 @@ class Stream:
         return self.parts
 
 
-def fp8(source: Source, *names: str) -> Fp8Weight:
-    """The projections as one, every row with its own scale."""
-    weight = fuse([source.weights.linear(name) for name in names])
-    if not isinstance(weight, Fp8Weight):
-        raise WeightError(f"{names[0]}: found {type(weight).__name__}, expected Fp8Weight")
-    return weight
+def together(source: Source, *names: str) -> Projection:
+    """The projections as one where they are stored alike, every row with its own scale."""
+    return pack_together([source.weights.linear(name) for name in names])
 
 
 class Norm:
@@ -142,7 +139,7 @@ class MLP:
         self.down_proj = pack(linear(f"{name}.down_proj"))
 
     @property
-    def packed(self) -> tuple[Packed, ...]:
+    def packed(self) -> tuple[Projection, ...]:
         return self.gate_up_proj, self.down_proj
 
     def __call__(self, norm: Norm, stream: Stream, space: Space) -> None:
@@ -156,8 +153,8 @@ class Attention:
     def __init__(self, source: Source, name: str) -> None:
         config, weights = source.config, source.weights
         self.heads, self.head_dim = config.num_attention_heads, config.head_dim
-        self.qkv_proj = pack_w8a8(fp8(source, f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj"))
-        self.o_proj = pack_w8a8(fp8(source, f"{name}.o_proj"))
+        self.qkv_proj = together(source, f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj")
+        self.o_proj = pack(weights.linear(f"{name}.o_proj"))
         self.q_norm = Norm(source, f"{name}.q_norm")
         self.k_norm = Norm(source, f"{name}.k_norm")
         self.cache_scales = (
@@ -170,10 +167,10 @@ class Attention:
 
     def _mixed(self, norm: Norm, stream: Stream, step: Step, cache: AttentionCache, space: Space) -> Tensor:
         """A function of its own, so that the projections are let go before o_proj's planes are made."""
-        scale = self.qkv_proj.input_scale
-        normed = norm.add(stream, want_out=scale is None, input_scale=scale, fed_ids=step.fed_ids)
-        x = normed.out if scale is None else normed.quantised
-        qkv = project(asked(x), self.qkv_proj, space.scratch)
+        weight = self.qkv_proj
+        normed = norm.add(stream, want_out=weight.reads_rows, input_scale=weight.input_scale, fed_ids=step.fed_ids)
+        x = normed.out if weight.reads_rows else normed.quantised
+        qkv = project(asked(x), weight, space.scratch, normed.quantised)
         mixed = []
         if step.decodes:
             mixed.append(self._decode(qkv[: step.decodes], step, cache, space))
@@ -227,12 +224,12 @@ class GatedDeltaNet:
 
     def __init__(self, source: Source, name: str) -> None:
         config, weights = source.config, source.weights
-        self.in_proj_qkvz = pack_w8a8(fp8(source, f"{name}.in_proj_qkv", f"{name}.in_proj_z"))
+        self.in_proj_qkvz = together(source, f"{name}.in_proj_qkv", f"{name}.in_proj_z")
         ba = fuse([weights.linear(f"{name}.in_proj_b"), weights.linear(f"{name}.in_proj_a")])
         if not isinstance(ba, DenseWeight) or ba.weight.dtype != torch.bfloat16:
             raise WeightError(f"{name}.in_proj_b: found {type(ba).__name__}, expected bfloat16")
         self.in_proj_ba = ba.weight
-        self.out_proj = pack_w8a8(fp8(source, f"{name}.out_proj"))
+        self.out_proj = pack(weights.linear(f"{name}.out_proj"))
         self.core = gdn.GdnWeights(
             conv=weights.tensor(f"{name}.conv1d.weight").float().squeeze(1).contiguous(),
             decay_rate=-weights.tensor(f"{name}.A_log").float().exp(),
@@ -252,18 +249,18 @@ class GatedDeltaNet:
         """As Attention._mixed."""
         # Beyond a few tokens the norm would be repeated too often beside the small product.
         few = stream.residual.shape[0] <= MAX_TOKENS
-        scale = self.in_proj_qkvz.input_scale
+        weight = self.in_proj_qkvz
         normed = norm.add(
             stream,
-            want_out=not few or scale is None,
-            input_scale=scale,
+            want_out=not few or weight.reads_rows,
+            input_scale=weight.input_scale,
             small_weight=self.in_proj_ba if few else None,
             fed_ids=step.fed_ids,
         )
         ba = asked(normed.small) if few else F.linear(asked(normed.out), self.in_proj_ba)
-        x = normed.out if scale is None else normed.quantised
+        x, codes = normed.out if weight.reads_rows else normed.quantised, normed.quantised
         del normed
-        qkvz = project(asked(x), self.in_proj_qkvz, space.scratch)
+        qkvz = project(asked(x), weight, space.scratch, codes)
         mixed = []
         if step.decodes:
             mixed.append(self._decode(qkvz, ba, step, cache, space))

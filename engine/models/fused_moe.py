@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from engine.models.fused_layers import Norm, Space, Stream, asked
 from engine.models.layers import Source
-from engine.ops.linear.cuda import Packed
+from engine.ops.linear.cuda import Projection
 from engine.ops.moe import cuda as moe_cuda
 from engine.ops.moe import cuda_prefill as moe_prefill
 from engine.ops.moe.cuda import Routing
@@ -26,7 +26,7 @@ from engine.weights.types import DenseWeight, WeightError, fuse
 class SparseMoeBlock:
     """Routed experts and the shared one, which is one more expert that every token chooses."""
 
-    packed: tuple[Packed, ...] = ()
+    packed: tuple[Projection, ...] = ()
     """Nothing here needs room in the Scratch that all layers share: what a large step writes out is let go after it."""
 
     def __init__(self, source: Source, name: str) -> None:

@@ -4,11 +4,16 @@ A weight is resident once, as the units of engine/ops/{w4a16,w8a8}. For more tok
 is written out row by row into scratch that all layers share (NVFP4 as bfloat16 with every scale applied, rounded once,
 as `Nvfp4Weight.dequantize` specifies; FP8 as the same bytes) and multiplied by a library. Rejected: a second resident
 copy (15 GB more for the 27B).
+
+A bfloat16 weight lies as it was shipped and is a library's product for any number of tokens.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,7 +27,7 @@ from engine.ops.w4a16 import wide
 from engine.ops.w4a16.cuda import w4a16, w4a16_argmax, w4a16_partial, w4a16_swiglu
 from engine.ops.w8a8 import pack as w8a8_pack
 from engine.ops.w8a8.cuda import w8a8, w8a8_partial
-from engine.weights.types import Fp8Weight, Nvfp4Weight, Weight, WeightError, fused_input_scale
+from engine.weights.types import DenseWeight, Fp8Weight, Nvfp4Weight, Weight, WeightError, fuse, fused_input_scale
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +38,8 @@ class W4A16:
     """uint8 [n/16, k/256, 2304]."""
     row_scale: Tensor
     """fp32 [n]."""
+    input_scale: ClassVar[None] = None
+    reads_rows: ClassVar[bool] = True
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -57,6 +64,11 @@ class W8A8:
     """fp32 []: of every input. None: one scale per token, found at run time."""
 
     @property
+    def reads_rows(self) -> bool:
+        """Whether its input is bfloat16 rows, and not their E4M3 codes."""
+        return self.input_scale is None
+
+    @property
     def shape(self) -> tuple[int, int]:
         return self.units.shape[0] * TILE_ROWS, self.units.shape[1] * w8a8_pack.UNIT_K
 
@@ -66,7 +78,47 @@ class W8A8:
         return n * k
 
 
-Packed = W4A16 | W8A8
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense:
+    """A bfloat16 matrix [n, k] as it was shipped."""
+
+    rows: Tensor
+    """bf16 [n, k]."""
+    input_scale: ClassVar[None] = None
+    reads_rows: ClassVar[bool] = True
+    scratch_bytes: ClassVar[int] = 0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows.shape[0], self.rows.shape[1]
+
+
+Packed = W4A16 | W8A8 | Dense
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SideBySide:
+    """Projections of one input in more than one scheme: a product each, into columns of one output."""
+
+    parts: tuple[Packed, ...]
+    reads_rows: ClassVar[bool] = True
+    """Those with a static scale read codes where there are some; in one scheme alone they would be one product."""
+
+    @property
+    def input_scale(self) -> Tensor | None:
+        """fp32 []: of all that have a static one."""
+        return next((part.input_scale for part in self.parts if part.input_scale is not None), None)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+    @property
+    def scratch_bytes(self) -> int:
+        return max(part.scratch_bytes for part in self.parts)
+
+
+Projection = Packed | SideBySide
 
 SWIGLU_TOKENS = 2048
 """Tokens at a time of which gate and up are both in memory: 143 MB for the 27B, of 16,384 tokens 1.1 GB."""
@@ -83,20 +135,39 @@ def pack_w8a8(weight: Fp8Weight) -> W8A8:
 
 
 def pack(weight: Weight) -> Packed:
-    """Raises WeightError for a dense weight."""
+    """Raises WeightError for a dense weight that is not bfloat16."""
     match weight:
         case Nvfp4Weight():
             return pack_w4a16(weight)
         case Fp8Weight():
             return pack_w8a8(weight)
-    raise WeightError("found a dense weight, expected NVFP4 or FP8")
+    if weight.weight.dtype != torch.bfloat16:
+        raise WeightError(f"found a dense weight in {weight.weight.dtype}, expected NVFP4, FP8 or bfloat16")
+    return Dense(weight.weight)
 
 
-def pack_gate_up(gate: Weight, up: Weight) -> Packed:
-    """One matrix of 2n rows, eight of gate and eight of up in turn: what `swiglu` expects.
+def pack_together(shards: Sequence[Weight]) -> Projection:
+    """Projections of one input as one product; in several schemes, one for each run of neighbours in the same.
 
-    Raises WeightError for weights of two kinds.
+    The input is quantised once: a static scale becomes the largest of all, as in `fuse`.
     """
+    scale = fused_input_scale([s for s in shards if isinstance(s, Fp8Weight) and s.input_scale is not None])
+    alike = (
+        replace(s, input_scale=scale) if isinstance(s, Fp8Weight) and s.input_scale is not None else s for s in shards
+    )
+    parts = tuple(pack(fuse(list(run))) for _, run in groupby(alike, _kind))
+    return parts[0] if len(parts) == 1 else SideBySide(parts)
+
+
+def _kind(weight: Weight) -> tuple[str, bool]:
+    """What weights that `fuse` joins have in common."""
+    return type(weight).__name__, isinstance(weight, Fp8Weight) and weight.input_scale is not None
+
+
+def pack_gate_up(gate: Weight, up: Weight) -> Projection:
+    """One matrix of 2n rows, eight of gate and eight of up in turn: what `swiglu` expects. In two schemes, both."""
+    if _kind(gate) != _kind(up):
+        return SideBySide((pack(gate), pack(up)))
     if isinstance(gate, Nvfp4Weight) and isinstance(up, Nvfp4Weight):
         packed = w4a16_pack.interleave(gate.packed, up.packed)
         block_scale = w4a16_pack.interleave(gate.block_scale, up.block_scale)
@@ -105,7 +176,9 @@ def pack_gate_up(gate: Weight, up: Weight) -> Packed:
         scale = fused_input_scale([gate, up])
         rows = w4a16_pack.interleave(gate.weight, up.weight)
         return pack_w8a8(Fp8Weight(rows, w4a16_pack.interleave(gate.row_scale, up.row_scale), scale))
-    raise WeightError(f"gate is {type(gate).__name__} and up {type(up).__name__}, expected both NVFP4 or both FP8")
+    assert isinstance(gate, DenseWeight)
+    assert isinstance(up, DenseWeight)
+    return pack(DenseWeight(w4a16_pack.interleave(gate.weight, up.weight)))
 
 
 class Scratch:
@@ -120,7 +193,7 @@ class Scratch:
         self.buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self._ones = [torch.empty(0, 1, dtype=torch.float32, device=device)]
 
-    def rows(self, weight: Packed) -> Tensor:
+    def rows(self, weight: W4A16 | W8A8) -> Tensor:
         """[n, k] in bfloat16 or float8_e4m3fn, valid until the next call. Raises ValueError where it does not fit."""
         n, k = weight.shape
         if weight.scratch_bytes > self.buffer.numel():
@@ -148,9 +221,16 @@ class Scratch:
         return self._ones[-1][:tokens]
 
 
-def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
-    """x bf16 [m, k], or e4m3 for a W8A8 weight with a static scale -> bf16 [m, n]."""
+def project(x: Tensor, weight: Projection, scratch: Scratch, codes: Tensor | None = None) -> Tensor:
+    """x bf16 [m, k], or e4m3 for a W8A8 weight with a static scale -> bf16 [m, n].
+
+    codes e4m3 [m, k]: x quantised with the input scale of a SideBySide, for those of its parts that have one.
+    """
     out: Tensor
+    if isinstance(weight, SideBySide):
+        return _side_by_side(x, codes, weight, scratch)
+    if isinstance(weight, Dense):
+        return torch.mm(x, weight.rows.t())
     if _wide(x, weight):
         return wide.product(x, weight.units, weight.row_scale)
     if x.shape[0] > MAX_TOKENS:
@@ -167,7 +247,17 @@ def project(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     return out
 
 
-def _library_product(x: Tensor, weight: Packed, matrix: Tensor, scratch: Scratch) -> Tensor:
+def _side_by_side(x: Tensor, codes: Tensor | None, weight: SideBySide, scratch: Scratch) -> Tensor:
+    out = torch.empty(x.shape[0], weight.shape[0], dtype=torch.bfloat16, device=x.device)
+    for part, columns in zip(weight.parts, torch.split(out, [part.shape[0] for part in weight.parts], 1), strict=True):
+        if isinstance(part, Dense):
+            torch.mm(x, part.rows.t(), out=columns)
+        else:  # the kernels write whole rows
+            columns.copy_(project(x if codes is None or part.reads_rows else codes, part, scratch))
+    return out
+
+
+def _library_product(x: Tensor, weight: W4A16 | W8A8, matrix: Tensor, scratch: Scratch) -> Tensor:
     """`project` with `matrix`, the weight's rows from Scratch."""
     if isinstance(weight, W4A16):
         return torch.mm(x, matrix.t())
@@ -199,6 +289,8 @@ def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     In fp32, but beyond 32 tokens of a W8A8 weight as the library rounds it: one part in bf16.
     """
     out: Tensor
+    if isinstance(weight, Dense):
+        return torch.mm(x, weight.rows.t(), out_dtype=torch.float32)[None]
     few = x.shape[0] <= MAX_TOKENS
     if isinstance(weight, W4A16):
         if _wide(x, weight):
@@ -214,23 +306,38 @@ def planes(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
     return out if token_scale is None else out.mul_(token_scale)
 
 
-def swiglu(x: Tensor, weight: Packed, scratch: Scratch) -> Tensor:
+def swiglu(x: Tensor, weight: Projection, scratch: Scratch) -> Tensor:
     """silu(gate x) · up x with a weight of `pack_gate_up`: [m, k] -> bf16 [m, n/2]."""
-    if _wide(x, weight):
+    if isinstance(weight, W4A16) and _wide(x, weight):
         return wide.swiglu(x, weight.units, weight.row_scale)
     if isinstance(weight, W4A16) and x.shape[0] <= MAX_TOKENS:
         fused: Tensor = w4a16_swiglu(x, weight.units, weight.row_scale, dependent=True)
         return fused
     out = torch.empty(x.shape[0], weight.shape[0] // 2, dtype=torch.bfloat16, device=x.device)
-    matrix = scratch.rows(weight) if x.shape[0] > MAX_TOKENS else None
+    many = x.shape[0] > MAX_TOKENS
+    matrix = scratch.rows(weight) if many and isinstance(weight, W4A16 | W8A8) else None
     for rows, target in zip(torch.split(x, SWIGLU_TOKENS), torch.split(out, SWIGLU_TOKENS), strict=True):
-        y = project(rows, weight, scratch) if matrix is None else _library_product(rows, weight, matrix, scratch)
+        if isinstance(weight, SideBySide):
+            y = _interleaved(rows, weight, scratch)
+        elif matrix is None or isinstance(weight, Dense):
+            y = project(rows, weight, scratch)
+        else:
+            y = _library_product(rows, weight, matrix, scratch)
         library.call("engine_swiglu", y.device, y, target, *target.shape)
         del y  # before that of the next slice is allocated
     return out
 
 
-def _wide(x: Tensor, weight: Packed) -> bool:
+def _interleaved(x: Tensor, weight: SideBySide, scratch: Scratch) -> Tensor:
+    """Columns of gate and up as one product of `pack_gate_up`'s rows would leave them."""
+    m, n = x.shape[0], weight.shape[0]
+    y = torch.empty(m, n // 16, 2, 8, dtype=torch.bfloat16, device=x.device)
+    for part, columns in zip(weight.parts, y.unbind(2), strict=True):
+        columns.copy_(project(x, part, scratch).view(m, -1, 8))
+    return y.view(m, n)
+
+
+def _wide(x: Tensor, weight: Projection) -> bool:
     return isinstance(weight, W4A16) and wide.takes(x.shape[0], weight.shape[0], x.device)
 
 

@@ -61,9 +61,20 @@ def four_bit(units: Tensor, row_scale: Tensor) -> Tensor:
     return torch.tensor(E2M1_VALUES)[codes] * scales.repeat_interleave(16, 1) * row_scale[:, None]
 
 
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x · weightᵀ in fp32."""
+    return x.float() @ weight.float().T
+
+
+def partial(x: Tensor, weight: Tensor, parts: int) -> Tensor:
+    """fp32 [parts, m, n]."""
+    cut = -(-x.shape[1] // parts)
+    return torch.stack([product(a, b) for a, b in zip(x.split(cut, 1), weight.split(cut, 1), strict=True)])
+
+
 def w4a16(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
     assert dependent
-    return (x.float() @ four_bit(units, row_scale).T).bfloat16()
+    return product(x, four_bit(units, row_scale)).bfloat16()
 
 
 def w4a16_argmax(x: Tensor, units: Tensor, row_scale: Tensor, ids: Tensor, _space: None, *, dependent: bool) -> Tensor:
@@ -74,7 +85,7 @@ def w4a16_argmax(x: Tensor, units: Tensor, row_scale: Tensor, ids: Tensor, _spac
 
 def w4a16_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
     assert dependent
-    return _slices(x.float(), four_bit(units, row_scale))
+    return partial(x, four_bit(units, row_scale), 2)
 
 
 def w4a16_swiglu(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
@@ -83,17 +94,12 @@ def w4a16_swiglu(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool
 
 def w8a8(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
     assert dependent
-    return ((x.float() @ w8a8_pack.unpack(units).float().T) * row_scale).bfloat16()
+    return (product(x, w8a8_pack.unpack(units)) * row_scale).bfloat16()
 
 
 def w8a8_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
     assert dependent
-    return _slices(x.float(), w8a8_pack.unpack(units).float()) * row_scale
-
-
-def _slices(x: Tensor, weight: Tensor) -> Tensor:
-    half = x.shape[1] // 2
-    return torch.stack((x[:, :half] @ weight[:, :half].T, x[:, half:] @ weight[:, half:].T))
+    return partial(x.float(), w8a8_pack.unpack(units).float(), 2) * row_scale
 
 
 def _swiglu(y: Tensor) -> Tensor:
@@ -133,12 +139,10 @@ def w4a16_wide(units, row_scale, x, out, m, n, k, parts, epilogue, blocks, depen
     weight = four_bit(units, row_scale)
     assert weight.shape == (n, k)
     if epilogue != Epilogue.PARTIAL:
-        y = (x.float() @ weight.T).bfloat16()
+        y = product(x, weight).bfloat16()
         out.copy_(_swiglu(y) if epilogue == Epilogue.SWIGLU else y)
         return
-    cut = -(-k // parts)
-    for part in range(parts):
-        out[part] = x[:, part * cut : (part + 1) * cut].float() @ weight[:, part * cut : (part + 1) * cut].T
+    out.copy_(partial(x, weight, parts))
 
 
 def moe_grouped(
@@ -219,11 +223,12 @@ def _leave(made: moe_cuda.Routing, entries: Tensor, *others: Tensor) -> None:
 def scaled_mm(a: Tensor, b: Tensor, *, scale_a: Tensor, scale_b: Tensor, out_dtype: torch.dtype) -> Tensor:
     assert scale_a.shape == (a.shape[0], 1)
     assert scale_b.shape == (1, b.shape[1])
-    return ((a.float() @ b.float()) * scale_a * scale_b).to(out_dtype)
+    return (product(a, b.t()) * scale_a * scale_b).to(out_dtype)
 
 
-def mm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    return (a.float() @ b.float()).to(out_dtype)
+def mm(a: Tensor, b: Tensor, *, out_dtype: torch.dtype = torch.bfloat16, out: Tensor | None = None) -> Tensor:
+    made = product(a, b.t()).to(out_dtype)
+    return made if out is None else out.copy_(made)
 
 
 def add_norm(

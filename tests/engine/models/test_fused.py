@@ -39,9 +39,10 @@ def scheme(name):
 
 
 def weights(config, **changed):
-    schemes = {name: scheme(name) for name in linear_shapes(config)} | {k: v for k, v in changed.items() if "." in k}
-    stored = {f"{n}.weight": SimpleNamespace(dtype=changed.get("ba_dtype", "BF16")) for n in schemes}
-    return SimpleNamespace(schemes=schemes, checkpoint=SimpleNamespace(tensors=stored))
+    schemes = {name: scheme(name) for name in linear_shapes(config)}
+    schemes |= {name: found for name, found in changed.items() if name in schemes}
+    stored = {f"{n}.weight": SimpleNamespace(dtype=changed.get("unquantised", "BF16")) for n in schemes}
+    return SimpleNamespace(schemes=schemes, linears=linear_shapes(config), checkpoint=SimpleNamespace(tensors=stored))
 
 
 def refused(dtype=torch.bfloat16, changed=None, **sizes):
@@ -66,15 +67,20 @@ def test_compressed_tensors_is_taken():
 
 
 @pytest.mark.parametrize(
-    ("module", "found", "reason"),
+    "module",
     [
-        ("layers.0.mlp.up_proj", Scheme.FP8_STATIC, "gate_proj and up_proj of layers.0.mlp"),
-        ("layers.3.self_attn.k_proj", Scheme.FP8_DYNAMIC, "q_proj and k_proj and v_proj of layers.3.self_attn"),
-        ("layers.1.linear_attn.in_proj_z", Scheme.FP8_DYNAMIC, "in_proj_qkv and in_proj_z of layers.1.linear_attn"),
+        "lm_head",
+        "layers.0.mlp.up_proj",
+        "layers.1.mlp.down_proj",
+        "layers.3.self_attn.k_proj",
+        "layers.3.self_attn.o_proj",
+        "layers.1.linear_attn.in_proj_z",
+        "layers.2.linear_attn.out_proj",
     ],
 )
-def test_one_product_in_two_schemes_is_refused(module, found, reason):
-    assert refused(changed={module: found}) == f"{reason} in different schemes (the same is)"
+@pytest.mark.parametrize("found", list(Scheme), ids=lambda scheme: scheme.name)
+def test_one_module_in_any_scheme_is_taken(module, found):
+    assert refused(changed={module: found}) is None
 
 
 @pytest.mark.parametrize(
@@ -96,25 +102,34 @@ def test_sizes_are_refused_by_name(sizes, reason):
     assert refused(**sizes) == reason
 
 
+MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
+           "shared_expert_intermediate_size": 256}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("module", "found"),
+    ("module", "found", "sizes", "reason"),
     [
-        ("layers.3.self_attn.o_proj", Scheme.NVFP4),
-        ("layers.1.mlp.down_proj", Scheme.NONE),
-        ("layers.2.linear_attn.in_proj_b", Scheme.FP8_STATIC),
-        ("lm_head", Scheme.NONE),
+        ("layers.2.linear_attn.in_proj_b", Scheme.FP8_STATIC, {}, "in FP8_STATIC (NONE is)"),
+        ("layers.1.mlp.gate", Scheme.NVFP4, MIXTURE, "in NVFP4 (NONE is)"),
+        ("layers.1.mlp.experts.0.up_proj", Scheme.FP8_DYNAMIC, MIXTURE, "in FP8_DYNAMIC (NVFP4 or NVFP4_PACKED is)"),
+        ("layers.1.mlp.shared_expert.up_proj", Scheme.NONE, MIXTURE, "in NONE (NVFP4 or NVFP4_PACKED is)"),
+        (
+            "layers.0.linear_attn.out_proj",
+            Scheme.NVFP4,
+            {"linear_num_value_heads": 3, "linear_num_key_heads": 3},
+            "in NVFP4 with 384 columns (a multiple of 256 is)",
+        ),
     ],
 )
-def test_schemes_are_refused_by_module(module, found):
-    config = TextConfig(**SIZES)
-    stored = weights(config)
-    stored.schemes[module] = found
-    assert obstacle(stored, config, torch.bfloat16).startswith(f"{module} in {found.name} (")
+def test_schemes_are_refused_by_module(module, found, sizes, reason):
+    changed = {f"layers.{i}.mlp.{gate}": Scheme.NONE for i in range(4) for gate in ("gate", "shared_expert_gate")}
+    changed = changed if sizes is MIXTURE else {}
+    assert refused(changed={**changed, module: found}, **sizes) == f"{module} {reason}"
 
 
 def test_other_activations_and_dtypes_are_refused():
     assert refused(torch.float32) == "float32 activations (bfloat16 is)"
-    assert refused(changed={"ba_dtype": "F16"}) == "layers.0.linear_attn.in_proj_b in F16 (BF16 is)"
+    assert refused(changed={"unquantised": "F16"}) == "layers.0.linear_attn.in_proj_b in F16 (BF16 is)"
 
 
 def test_the_tiny_checkpoint_is_refused(tiny_checkpoint):

@@ -64,6 +64,7 @@ class RandomWeights:
 
     def __init__(self):
         self.shapes, self.plain = linear_shapes(self.config), plain_shapes(self.config)
+        self.linears = self.shapes
         self.seeds = {name: seed for seed, name in enumerate(sorted([*self.shapes, *self.plain]))}
         self.schemes = {name: self.scheme(name) for name in self.shapes}
         stored = {f"{name}.weight": SimpleNamespace(dtype="BF16") for name in self.shapes}
