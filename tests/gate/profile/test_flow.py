@@ -96,10 +96,14 @@ FAKE = "-m gate.arm.fake --port {port} --preset instant"
 PROFILED = "-m tests.gate.profile.fake_profiled {port}"
 
 
+@pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize(("backend", "server"), [("nsys", FAKE), ("cupti", PROFILED)])
-def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: str) -> None:
-    """The candidate's W4A16 products take half as long again: 17 launches of 40 ms become 340 ms of delta a step."""
-    code = bench.run(server, ProfileAsked(backend=backend))
+def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: str, batch: int) -> None:
+    """The candidate's W4A16 products take half as long again: 17 launches of 40 ms become 340 ms of delta a step.
+
+    A step of four sequences is one step: as many launches, and a token for each.
+    """
+    code = bench.run(server, ProfileAsked(backend=backend), concurrency=str(batch))
     report = bench.report
     assert not report.refused
     assert {f.code for f in report.findings} == {"not-closed"}  # made-up kernels against a stand-in's wall time
@@ -110,6 +114,10 @@ def test_both_backends_give_the_same_levers(bench: Bench, backend: str, server: 
     for table in (report.candidate, report.oracle):
         assert table.gap_us is not None
         assert 0 < table.gap_us <= (table.largest_gap_us or 0)
+        assert (table.batch, table.steps) == (batch, 128)
+    windows = store.read(store.require(None, bench.out)).windows
+    assert {(w.concurrency, w.requests, w.completed) for w in windows} == {(batch, batch, batch)}
+    assert {w.counted_tokens for w in windows} == {batch * (12 + 8), batch * (12 + 136)}
     for arm in store.read(store.require(None, bench.out)).arms:
         for took, first in ((arm.wall.short_us, arm.wall.short_first_us), (arm.wall.long_us, arm.wall.long_first_us)):
             assert len(took) == len(first) == WALL_ROUNDS
