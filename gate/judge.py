@@ -17,9 +17,10 @@ from gate.errors import UsageError
 from gate.metrics import AXIS_NAMES
 from gate.notes import notes
 from gate.observe.capacity import capacity
-from gate.observe.residency import residency
+from gate.observe.residency import build, residency
 from gate.observe.rows import Arm, Finding, Verdict
 from gate.observe.rundata import RunData
+from gate.observe.settings import manifest
 from gate.report.model import ArmSummary, BandSummary, Divergence, Report, TokenCell
 from gate.tokens.compare import compare, noise_of, own_spread, pair_up
 
@@ -148,6 +149,7 @@ def _summary(evidence: Evidence, arm: Arm) -> ArmSummary:
         checkpoint=plan.checkpoint,
         checkpoint_digest=plan.checkpoint_digest,
         kv_cache_dtype=identity.kv_cache_dtype if identity else None,
+        build=build({} if identity is None else manifest(identity)),
         residency=residency(identity),
         kv_capacity_tokens=held.tokens,
         kv_capacity_is_bound=held.upper_bound,

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import pynvml
 
 T = TypeVar("T")
+CAPABILITY = "compute_capability_gpu"
 Uuids = tuple[str, ...] | None
 """Of the cards that are meant; None: all of them."""
 
@@ -52,6 +53,13 @@ def gpus() -> tuple[Gpu, ...]:
 def driver() -> str | None:
     with session() as handles:
         return str(pynvml.nvmlSystemGetDriverVersion()) if handles else None
+
+
+def capabilities() -> dict[str, str]:
+    """ "compute_capability_gpu0" -> "9.0", what compiled kernels must have been made for."""
+    with session() as handles:
+        told = {i: _ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle) for i, handle in enumerate(handles)}
+    return {f"{CAPABILITY}{i}": f"{found[0]}.{found[1]}" for i, found in told.items() if found is not None}
 
 
 def limits() -> dict[str, str]:

@@ -46,7 +46,7 @@ def machine() -> dict[str, str]:
     for card in gpu.gpus():
         facts[f"gpu{card.index}"] = f"{card.name}, {gib(card.memory_bytes)}"
         facts[f"gpu{card.index}_uuid"] = card.uuid
-    facts |= gpu.limits()
+    facts |= gpu.capabilities() | gpu.limits()
     for library in LIBRARIES:
         facts[library] = installed.version(library)
     return {key: value for key, value in facts.items() if value}

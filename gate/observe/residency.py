@@ -11,7 +11,7 @@ from typing import Any
 
 from gate.observe.rows import Identity
 from gate.observe.settings import manifest
-from gate.report.model import Residency
+from gate.report.model import Build, Residency
 
 GIB = 2**30
 BETWEEN = "; "
@@ -24,16 +24,25 @@ def residency(identity: Identity | None) -> Residency | None:
         return None
     made_of, logged = manifest(identity), identity.extra
     kernels = logged.get("log.kernels")
-    named = _names(made_of, "kernels") if kernels is None else tuple(kernels.split(BETWEEN))
     found = Residency(
         shipped_bytes=_count(made_of.get("shipped_bytes")),
         resident_bytes=_count(made_of.get("resident_bytes")) or _gib(logged.get("log.weights_gib")),
         copy_bytes=_count(made_of.get("dequantised_copy_bytes")),
         widened=_names(made_of, "widened_modules"),
-        kernels=named,
+        kernels=None if kernels is None else tuple(kernels.split(BETWEEN)),
+        compiled=_names(made_of, "kernels"),
         reference_ops=_names(made_of, "reference_ops"),
     )
     return None if found == Residency() else found
+
+
+def build(made_of: Mapping[str, Any]) -> Build:
+    """Which sources and which compiled kernels a manifest names; nothing of a server that has none."""
+    compiled = made_of.get("kernel_build")
+    kernels = compiled if isinstance(compiled, dict) else {}
+    said = (made_of.get("source_sha256"), kernels.get("source_sha256"), kernels.get("arch"))
+    sources, kernel_sources, arch = (one if isinstance(one, str) else None for one in said)
+    return Build(source_sha256=sources, kernel_source_sha256=kernel_sources, kernel_arch=arch)
 
 
 def _count(value: Any) -> int | None:

@@ -84,7 +84,9 @@ def _summary(report: Report) -> str:
 def _arm(arm: ArmSummary) -> str:
     digest = f" (sha256 {_text(arm.checkpoint_digest)})" if arm.checkpoint_digest else ""
     version = f" {_text(arm.version)}" if arm.version else ""
-    return f"{_text(arm.name)}{version}, {_text(arm.checkpoint)}{digest}, KV {_text(arm.kv_cache_dtype or DASH)}"
+    made = residency.build_text(arm.build)
+    where = f"{_text(arm.name)}{version}, {f'{_text(made)}, ' if made else ''}{_text(arm.checkpoint)}{digest}"
+    return f"{where}, KV {_text(arm.kv_cache_dtype or DASH)}"
 
 
 def _verdict(cell: Cell | None) -> str:

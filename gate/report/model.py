@@ -179,9 +179,22 @@ class Residency(Row):
     widened: tuple[str, ...] | None = None
     """Modules held in a wider dtype than shipped: a finding of its own (gate/checks/weights_widened.py)."""
     kernels: tuple[str, ...] | None = None
-    """Kernel families that were chosen."""
+    """Kernel families that were chosen for this model."""
+    compiled: tuple[str, ...] | None = None
+    """All that the loaded library holds, whether this model takes them or not."""
     reference_ops: tuple[str, ...] | None = None
     """Ops that ran on their plain reference."""
+
+
+class Build(Row):
+    """Which engine answered, beyond its version, by its own word; None: it does not say."""
+
+    source_sha256: str | None = None
+    """Of the engine's sources."""
+    kernel_source_sha256: str | None = None
+    """Of what its kernels were compiled from, and how; read from the loaded library."""
+    kernel_arch: str | None = None
+    """Such as sm_90a."""
 
 
 class ArmSummary(Row):
@@ -193,6 +206,7 @@ class ArmSummary(Row):
     checkpoint: str
     checkpoint_digest: str | None
     kv_cache_dtype: str | None
+    build: Build = Build()
     residency: Residency | None = None
     kv_capacity_tokens: int | None = None
     """Of its KV cache, as it says."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from gate.report.model import ArmSummary, Residency
+from gate.report.model import ArmSummary, Build, Residency
 from gate.units import DASH, counted
 
 MB = 10**6
+DIGITS = 12
+"""Shown of a digest."""
 
 
 def weights_text(candidate: ArmSummary, oracle: ArmSummary) -> str | None:
@@ -17,7 +19,7 @@ def weights_text(candidate: ArmSummary, oracle: ArmSummary) -> str | None:
 
 
 def kernels_text(candidate: ArmSummary, oracle: ArmSummary) -> str | None:
-    """Kernel families that ran, where known."""
+    """Kernel families that were chosen, or else what was compiled: which of that ran no server tells."""
     arms = (("candidate", candidate), ("oracle", oracle))
     told = [f"{name}: {_kernels(arm)}" for name, arm in arms if _kernels(arm)]
     return "; ".join(told) or None
@@ -37,6 +39,18 @@ def _weights(held: Residency) -> str:
 def _kernels(arm: ArmSummary) -> str:
     if arm.residency is None:
         return ""
-    named = ", ".join(arm.residency.kernels or ())
-    reference = ", ".join(arm.residency.reference_ops or ())
-    return named + (f"{', ' if named else ''}on the reference: {reference}" if reference else "")
+    labelled = (
+        ("", arm.residency.kernels),
+        ("compiled: ", arm.residency.compiled),
+        ("on the reference: ", arm.residency.reference_ops),
+    )
+    return ", ".join(f"{label}{', '.join(names)}" for label, names in labelled if names)
+
+
+def build_text(made: Build) -> str | None:
+    """`sources 70aa2776018f, kernels 5606b3266233 for sm_90a`; None where nothing is known."""
+    parts = [] if made.source_sha256 is None else [f"sources {made.source_sha256[:DIGITS]}"]
+    if made.kernel_source_sha256 is not None or made.kernel_arch is not None:
+        sources = DASH if made.kernel_source_sha256 is None else made.kernel_source_sha256[:DIGITS]
+        parts.append(f"kernels {sources} for {made.kernel_arch or DASH}")
+    return ", ".join(parts) or None

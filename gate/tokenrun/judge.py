@@ -9,8 +9,9 @@ from gate import verdict
 from gate.binding import UNSEALED
 from gate.checks.arms_are_one import posing
 from gate.observe import ended
-from gate.observe.residency import residency
+from gate.observe.residency import build, residency
 from gate.observe.rows import ARMS, Arm, Finding, Identity
+from gate.observe.settings import manifest
 from gate.observe.tokenrows import Kind, Place, SequenceRow
 from gate.recipe import Protocol
 from gate.report.model import ArmSummary, Divergence, TokenCell
@@ -223,5 +224,6 @@ def _arm(data: TokenData, arm: Arm) -> ArmSummary:
         checkpoint=plan.checkpoint,
         checkpoint_digest=plan.checkpoint_digest,
         kv_cache_dtype=None if identity is None else identity.kv_cache_dtype,
+        build=build({} if identity is None else manifest(identity)),
         residency=residency(identity),
     )

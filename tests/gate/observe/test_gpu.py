@@ -129,6 +129,17 @@ def test_clocks_are_read_more_often_than_the_rest(monkeypatch: pytest.MonkeyPatc
     assert taken == [True, False, False, False, False, True, False, False, False, False, True]
 
 
+@pytest.mark.usefixtures("cards")
+def test_compute_capability_is_what_a_card_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(card: Card) -> tuple[int, int]:
+        if card.uuid == "GPU-b":
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return (12, 1)
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCudaComputeCapability", told)
+    assert gpu.capabilities() == {"compute_capability_gpu0": "12.1"}
+
+
 def test_limits_are_what_a_card_tells_and_absent_where_it_does_not(
     cards: list[Card], monkeypatch: pytest.MonkeyPatch
 ) -> None:

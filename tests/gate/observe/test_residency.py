@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gate.observe import serverlog
-from gate.observe.residency import residency
+from gate.observe.residency import build, residency
 from gate.observe.rows import Identity
-from gate.report.model import Residency
+from gate.report.model import Build, Residency
 
 
 def identity(**extra: str) -> Identity:
@@ -31,6 +31,28 @@ def test_the_engines_census() -> None:
     assert residency(identity(manifest=json.dumps({**made_of, "reference_ops": ["gdn"]}))) == Residency(
         shipped_bytes=10, resident_bytes=12, copy_bytes=0, widened=("a",), reference_ops=("gdn",)
     )
+
+
+def test_what_was_compiled_is_not_what_ran() -> None:
+    said = residency(identity(manifest=json.dumps({"kernels": ["gdn/scan", "moe/kernel"]})))
+    assert said == Residency(compiled=("gdn/scan", "moe/kernel"))
+
+
+@pytest.mark.parametrize(
+    ("made_of", "made"),
+    [
+        ({}, Build()),
+        ({"source_sha256": "s", "kernel_build": None}, Build(source_sha256="s")),
+        (
+            {"source_sha256": "s", "kernel_build": {"source_sha256": "k", "arch": "sm_90a", "flags": []}},
+            Build(source_sha256="s", kernel_source_sha256="k", kernel_arch="sm_90a"),
+        ),
+        ({"source_sha256": 7, "kernel_build": "x"}, Build()),
+        ({"kernel_build": {"arch": ["sm_90a"], "source_sha256": None}}, Build()),
+    ],
+)
+def test_which_build_answered(made_of: dict[str, Any], made: Build) -> None:
+    assert build(made_of) == made
 
 
 def test_vllms_log() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gate.report import html, markdown, residency, terminal
-from gate.report.model import Report, Residency
+from gate.report.model import Build, Report, Residency
 
 
 @pytest.fixture
@@ -55,6 +55,32 @@ def test_kernels_are_named_where_known(holding: Any) -> None:
     report = holding(Residency(kernels=("own",), reference_ops=("gdn", "moe")), Residency(kernels=("marlin", "fa3")))
     assert kernels(report) == "candidate: own, on the reference: gdn, moe; oracle: marlin, fa3"
     assert kernels(holding(Residency(reference_ops=("gdn",)), None)) == "candidate: on the reference: gdn"
+    assert kernels(holding(Residency(compiled=("a", "b")), None)) == "candidate: compiled: a, b"
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (Build(), None),
+        (Build(source_sha256="0123456789abcdef"), "sources 0123456789ab"),
+        (Build(kernel_arch="sm_90a"), "kernels – for sm_90a"),
+        (Build(kernel_source_sha256="k"), "kernels k for –"),
+        (
+            Build(source_sha256="s", kernel_source_sha256="fedcba9876543210", kernel_arch="sm_90a"),
+            "sources s, kernels fedcba987654 for sm_90a",
+        ),
+    ],
+)
+def test_the_candidates_line_says_which_build_answered(golden: ModuleType, made: Build, told: str | None) -> None:
+    report: Report = golden.report()
+    plain = markdown.render(report)
+    assert residency.build_text(made) == told
+    shown = markdown.render(
+        report.model_copy(update={"candidate": report.candidate.model_copy(update={"build": made})})
+    )
+    (line,) = set(shown.splitlines()) - set(plain.splitlines()) if told else {"| candidate | nothing |"}
+    assert line.startswith("| candidate | ")
+    assert told is None or f", {told}, checkpoints/tiny" in line.replace("\\_", "_")
 
 
 def test_every_printer_shows_it(holding: Any) -> None:
