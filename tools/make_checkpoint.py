@@ -1,7 +1,14 @@
 #!/usr/bin/env python3
-"""Make a synthetic Qwen3.6-architecture checkpoint in a published layout: full shapes, seeded weights, sane logits.
+r"""Make a synthetic Qwen3.6-architecture checkpoint in a published layout: full shapes, seeded weights, sane logits.
 
     tools/make_checkpoint.py --shape tiny --layout modelopt --seed 0 checkpoints/tiny
+
+Layouts: modelopt is nvidia's MIXED_PRECISION. compressed-tensors is unsloth's newer 27B (MLP NVFP4 but for the last
+eighth, which is FP8 as all the rest is). compressed-tensors-nvfp4 is its older one, with --w4a4 (MLP, self_attn and
+linear_attn.out_proj NVFP4, GDN's inputs and lm_head BF16). bf16 is unquantised. --store changes single modules, as in a
+mixture with all its experts in NVFP4, attention in FP8, GDN and q_proj in BF16:
+
+    --shape 35b --layout compressed-tensors --store '\.mlp\.=nvfp4' --store 'linear_attn|q_proj|lm_head=bf16'
 
 Same seed, same bytes, on any machine (synthetic_weights.py says how). Needs torch alone, hence argparse and no rich:
 it also runs on a bare CUDA host, where the random words are drawn on the GPU.
@@ -13,10 +20,10 @@ import argparse
 import json
 import math
 import multiprocessing
+import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import replace
 from itertools import islice
@@ -25,9 +32,10 @@ from typing import Any, BinaryIO
 
 import torch
 from synthetic_tokenizer import tokenizer, tokenizer_config
-from synthetic_weights import DTYPES, SHAPES, Entry, Module, Recipe, key_of, modules, tensors
+from synthetic_weights import DTYPES, SHAPES, Entry, Recipe, key_of, layout_modules, modules, tensors
 
 WORDS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 25}
+LAYOUTS = ("modelopt", "compressed-tensors", "compressed-tensors-nvfp4", "bf16")
 PRODUCER = {"name": "modelopt", "version": "0.45"}
 
 # --- 1 side files ----------------------------------------------------------------------------------------------------
@@ -101,22 +109,30 @@ def vision_config(r: Recipe) -> dict[str, Any]:
     }
 
 
-def modelopt_config(r: Recipe, parts: Iterable[Module]) -> dict[str, Any]:
+def modelopt_config(r: Recipe) -> dict[str, Any]:
     """nvidia's MIXED_PRECISION. The MoE files say FP8 KV only in the legacy twin: kv_cache_scheme is null there."""
     algorithms = {"nvfp4": {"quant_algo": "W4A16_NVFP4", "group_size": 16}, "fp8": {"quant_algo": "FP8"}}
+    parts = list(modules(r))
     gdn = [f"model.language_model.layers.{i}.linear_attn." for i in range(r.shape.layers) if i % 4 != 3]
     return {
         "quant_method": "modelopt",
         "quant_algo": "MIXED_PRECISION",
         "kv_cache_scheme": None if r.shape.experts else {"type": "float", "num_bits": 8, "dynamic": False},
-        "ignore": ["model.visual*", "mtp*", *(f"{g}{p}" for g in gdn for p in ("in_proj_a", "in_proj_b", "conv1d"))],
-        "quantized_layers": {m.name: algorithms[m.scheme] for m in parts},
+        "ignore": [
+            "model.visual*",
+            "mtp*",
+            *(f"{g}{p}" for g in gdn for p in ("in_proj_a", "in_proj_b", "conv1d")),
+            *(m.name for m in parts if m.scheme == "bf16"),
+        ],
+        "quantized_layers": {m.name: algorithms[m.scheme] for m in parts if m.scheme != "bf16"},
         "producer": PRODUCER,
     }
 
 
-def compressed_config(r: Recipe, parts: Iterable[Module]) -> dict[str, Any]:
-    parts = list(parts)
+def compressed_config(r: Recipe) -> dict[str, Any]:
+    """Patterns for what the layout has, names for what --store changes: a reader asks names first, `ignore` before."""
+    parts, chosen = list(layout_modules(r)), {m.name: m.scheme for m in modules(r)}
+    changed = {m.name: chosen[m.name] for m in parts if chosen[m.name] != m.scheme}
     four_bit = sorted({int(m.name.split(".")[3]) for m in parts if m.scheme == "nvfp4"})
     late = sorted({int(m.name.split(".")[3]) for m in parts if m.scheme == "channel" and ".mlp." in m.name})
 
@@ -127,28 +143,38 @@ def compressed_config(r: Recipe, parts: Iterable[Module]) -> dict[str, Any]:
           "dynamic": False}  # fmt: skip
     w8 = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
     a8 = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
+    if uniform := r.layout == "compressed-tensors-nvfp4":
+        four, eight = ["Linear"], []
+    else:
+        four = [mlps(four_bit)]
+        eight = [
+            r"re:.*self_attn\.[qkvo]_proj$",
+            r"re:.*linear_attn\.(in_proj_qkv|in_proj_z|out_proj)$",
+            "re:.*lm_head$",
+            *([mlps(late)] if late else []),
+        ]
+    eight += [name for name, scheme in changed.items() if scheme == "channel"]
     groups: dict[str, Any] = {
         "group_0": {
             "format": "nvfp4-pack-quantized",
-            "targets": [mlps(four_bit)],
+            "targets": [*four, *(name for name, scheme in changed.items() if scheme == "nvfp4")],
             "weights": w4,
             "input_activations": {**w4, "dynamic": "local"} if r.w4a4 else None,
         },
         "group_1": {
             "format": "float-quantized",
-            "targets": [r"re:.*self_attn\.[qkvo]_proj$", r"re:.*linear_attn\.(in_proj_qkv|in_proj_z|out_proj)$",
-                        "re:.*lm_head$", *([mlps(late)] if late else [])],
+            "targets": eight,
             "weights": w8,
             "input_activations": a8,
         },
     }  # fmt: skip
     return {
         "quant_method": "compressed-tensors",
-        "format": "mixed-precision",
+        "format": "nvfp4-pack-quantized" if uniform else "mixed-precision",
         "quantization_status": "compressed",
-        "config_groups": groups,
+        "config_groups": {name: group for name, group in groups.items() if group["targets"]},
         "ignore": [r"re:.*visual\..*", r"re:^mtp\..*", r"re:.*linear_attn\.in_proj_[ab]$", r"re:.*mlp\.gate$",
-                   r"re:.*shared_expert_gate$"],
+                   r"re:.*shared_expert_gate$", *(name for name, scheme in chosen.items() if scheme == "bf16")],
         "kv_cache_scheme": None,
     }  # fmt: skip
 
@@ -170,13 +196,13 @@ def side_files(r: Recipe) -> dict[str, Any]:
     }
     files: dict[str, Any] = {"config.json": config}
     if r.layout == "modelopt":
-        quantization = config["quantization_config"] = modelopt_config(r, modules(r))
+        quantization = config["quantization_config"] = modelopt_config(r)
         legacy = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": "FP8",
                   "exclude_modules": quantization["ignore"],
                   "quantized_layers": quantization["quantized_layers"]}  # fmt: skip
         files["hf_quant_config.json"] = {"producer": PRODUCER, "quantization": legacy}
-    elif r.layout == "compressed-tensors":
-        config["quantization_config"] = compressed_config(r, modules(r))
+    elif r.layout != "bf16":
+        config["quantization_config"] = compressed_config(r)
     files["generation_config.json"] = {"eos_token_id": [2, 4], "pad_token_id": 1}
     files["preprocessor_config.json"] = {
         "image_processor_type": "Qwen2VLImageProcessorFast",
@@ -316,8 +342,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path, help="folder to make")
     parser.add_argument("--shape", choices=SHAPES, default="tiny", help="architecture (default: tiny)")
-    parser.add_argument("--layout", choices=["modelopt", "compressed-tensors", "bf16"], default="modelopt",
-                        help="how weights are stored (default: modelopt, nvidia's MIXED_PRECISION)")  # fmt: skip
+    parser.add_argument("--layout", choices=LAYOUTS, default="modelopt",
+                        help="how weights are stored, see above (default: modelopt)")  # fmt: skip
+    parser.add_argument("--store", action="append", default=[], metavar="PATTERN=SCHEME",
+                        help="store modules that the regular expression finds as nvfp4, fp8 or bf16")  # fmt: skip
     parser.add_argument("--layers", type=int, help="a multiple of 4: three GDN layers, then one attention layer")
     parser.add_argument("--seed", type=int, default=0, help="same seed, same bytes (default: 0)")
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one); the bytes are the same")
@@ -332,8 +360,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.layers is not None and (args.layers < 4 or args.layers % 4):
         parser.error(f"--layers: found {args.layers}, expected a multiple of 4")
-    if args.w4a4 and args.layout != "compressed-tensors":
+    if args.w4a4 and not args.layout.startswith("compressed-tensors"):
         parser.error(f"--w4a4: found --layout {args.layout}, expected compressed-tensors")
+    args.stored = tuple(stored(parser, args.layout, option) for option in args.store)
     if args.out.exists() and not args.overwrite:
         parser.error(f"{args.out} exists; remove it or pass --overwrite")
     if args.jobs < 1:
@@ -341,6 +370,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("--device cuda: no CUDA device found; use --device cpu")
     return args
+
+
+def stored(parser: argparse.ArgumentParser, layout: str, option: str) -> tuple[str, str]:
+    """(pattern, scheme)."""
+    pattern, _, scheme = option.rpartition("=")
+    if scheme not in ("nvfp4", "fp8", "bf16") or not pattern:
+        parser.error(f"--store: found {option!r}, expected PATTERN=nvfp4, PATTERN=fp8 or PATTERN=bf16")
+    if layout == "bf16":
+        parser.error("--store: found --layout bf16, expected a layout that names its schemes")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        parser.error(f"--store: {pattern!r} is not a regular expression ({error})")
+    return pattern, scheme
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -354,7 +397,13 @@ def main(argv: list[str] | None = None) -> None:
         w4a4=args.w4a4,
         vision=args.with_vision,
         mtp=args.with_mtp,
+        stored=args.stored,
     )
+    for pattern, _ in recipe.stored:
+        if not any(re.search(pattern, m.name) for m in modules(recipe)):
+            sys.exit(
+                f"--store: {pattern!r} finds no module; expected part of such a name as {next(modules(recipe)).name}"
+            )
     shard_bytes = args.shard_bytes or (2_000_000 if args.shape.startswith("tiny") else 5_000_000_000)
     device = torch.device(args.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     start = time.monotonic()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -204,11 +205,15 @@ class Recipe:
     w4a4: bool = False
     vision: bool = False
     mtp: bool = False
+    stored: tuple[tuple[str, str], ...] = ()
+    """(pattern, nvfp4 or fp8 or bf16): how modules are stored that it finds, the last of several."""
 
     def scheme(self, kind: str, layer: int = 0) -> str:
-        """nvfp4, fp8, channel (FP8, one scale per output row) or bf16 for a module of kind mlp, tower or head."""
+        """nvfp4, fp8, channel (FP8, one scale per output row) or bf16; kinds: mlp, tower, gdn_in (it too), head."""
         if self.layout == "modelopt":
-            return {"mlp": "nvfp4", "tower": "fp8", "head": "nvfp4"}[kind]
+            return "fp8" if kind in ("tower", "gdn_in") else "nvfp4"
+        if self.layout == "compressed-tensors-nvfp4":
+            return "nvfp4" if kind in ("mlp", "tower") else "bf16"
         if self.layout == "compressed-tensors":  # the last eighth of the MLPs is FP8, as in the published repack
             return "nvfp4" if kind == "mlp" and layer < self.shape.layers * 7 // 8 else "channel"
         return "bf16"
@@ -216,6 +221,15 @@ class Recipe:
 
 def modules(r: Recipe) -> Iterator[Module]:
     """Every quantisable linear layer, in checkpoint order."""
+    for m in layout_modules(r):
+        found = [scheme for pattern, scheme in r.stored if re.search(pattern, m.name)]
+        scheme = found[-1] if found else m.scheme
+        per_row = scheme == "fp8" and r.layout.startswith("compressed-tensors")
+        yield replace(m, scheme="channel" if per_row else scheme)
+
+
+def layout_modules(r: Recipe) -> Iterator[Module]:
+    """As the layout has them."""
     s, branch = r.shape, 1 / math.sqrt(2 * r.shape.layers)
     # What the layers add to the residual, beside the token's 1 (1.4 with routing). More context means more of the FP8
     # inputs' rounding too: at 2 two correct engines already differ by 12 % of the logits' spread, at 0.7 by 3 %.
@@ -230,8 +244,8 @@ def modules(r: Recipe) -> Iterator[Module]:
             o = Module(f"{root}self_attn.o_proj", s.hidden, s.heads * s.head_dim, tower)
             yield replace(o, gain=1.6 * context * branch, amax=ATTENTION_AMAX)
         else:
-            yield Module(f"{root}linear_attn.in_proj_qkv", s.conv_dim, s.hidden, tower)
-            yield Module(f"{root}linear_attn.in_proj_z", s.value_dim, s.hidden, tower)
+            yield Module(f"{root}linear_attn.in_proj_qkv", s.conv_dim, s.hidden, r.scheme("gdn_in"))
+            yield Module(f"{root}linear_attn.in_proj_z", s.value_dim, s.hidden, r.scheme("gdn_in"))
             out = Module(f"{root}linear_attn.out_proj", s.hidden, s.value_dim, tower)
             yield replace(out, gain=1.6 * context * branch, amax=GATED_AMAX)
         for expert in expert_names(s):
@@ -258,7 +272,7 @@ def linear(m: Module, r: Recipe) -> Iterator[Entry]:
     if m.scheme == "nvfp4":
         block_rms = BLOCK_BYTES.view(torch.float8_e4m3fn).double().square().mean().sqrt().item()
         scale, activation = rms * jitter / (CODE_RMS * block_rms), m.amax * jitter / 2688
-        packed = r.layout == "compressed-tensors"
+        packed = r.layout.startswith("compressed-tensors")
         yield Entry(f"{m.name}.weight_packed" if packed else f"{m.name}.weight", "U8", (n, k // 2), random_bytes)
         yield Entry(f"{m.name}.weight_scale", "F8_E4M3", (n, k // 16), block_scales)
         if not packed:

@@ -96,7 +96,7 @@ def test_the_bits_of_seed_0_are_these(shape: str, layout: str, expected: str) ->
 
 
 @pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
-@pytest.mark.parametrize("layout", ["modelopt", "compressed-tensors", "bf16"])
+@pytest.mark.parametrize("layout", make_checkpoint.LAYOUTS)
 def test_same_seed_same_bytes_and_another_seed_others(tmp_path: Path, shape: str, layout: str) -> None:
     options = ("--shape", shape, "--layout", layout)
     first = digest(make(tmp_path / "a", *options, "--seed", "5"))
@@ -184,7 +184,7 @@ def test_the_35b_has_the_published_bytes() -> None:
 
 
 @pytest.mark.parametrize("shape", ["tiny", "tiny-moe"])
-@pytest.mark.parametrize("layout", ["modelopt", "compressed-tensors", "bf16"])
+@pytest.mark.parametrize("layout", make_checkpoint.LAYOUTS)
 def test_the_index_and_the_plan_agree_with_the_files(tmp_path: Path, shape: str, layout: str) -> None:
     folder = make(tmp_path / "c", "--shape", shape, "--layout", layout, "--with-vision", "--with-mtp")
     found = stored(folder)
@@ -224,6 +224,61 @@ def test_the_moe_files_disagree_about_the_kv_cache_as_published(tmp_path: Path) 
     assert json.loads((folder / "hf_quant_config.json").read_text())["quantization"]["kv_cache_quant_algo"] == "FP8"
 
 
+@pytest.mark.parametrize(
+    ("shape", "layout", "stored", "expected"),
+    [
+        ("tiny", "compressed-tensors-nvfp4", (), {
+            "layers.3.self_attn.k_proj": "NVFP4_PACKED",
+            "layers.0.linear_attn.out_proj": "NVFP4_PACKED",
+            "layers.3.mlp.down_proj": "NVFP4_PACKED",
+            "layers.0.linear_attn.in_proj_qkv": "NONE",
+            "layers.0.linear_attn.in_proj_z": "NONE",
+            "layers.0.linear_attn.in_proj_a": "NONE",
+            "lm_head": "NONE",
+        }),
+        ("tiny", "compressed-tensors-nvfp4", ("q_proj=fp8", "lm_head=nvfp4"), {
+            "layers.3.self_attn.q_proj": "FP8_DYNAMIC",
+            "layers.3.self_attn.k_proj": "NVFP4_PACKED",
+            "lm_head": "NVFP4_PACKED",
+        }),
+        ("tiny-moe", "compressed-tensors", (r"\.mlp\.=nvfp4", "linear_attn|q_proj=bf16"), {
+            "layers.3.mlp.experts.7.down_proj": "NVFP4_PACKED",
+            "layers.3.mlp.shared_expert.up_proj": "NVFP4_PACKED",
+            "layers.3.mlp.gate": "NONE",
+            "layers.0.linear_attn.out_proj": "NONE",
+            "layers.3.self_attn.q_proj": "NONE",
+            "layers.3.self_attn.k_proj": "FP8_DYNAMIC",
+        }),
+        ("tiny", "modelopt", ("self_attn=nvfp4", "v_proj|lm_head=bf16", r"3\.mlp=fp8"), {
+            "layers.3.self_attn.q_proj": "NVFP4",
+            "layers.3.self_attn.v_proj": "NONE",
+            "lm_head": "NONE",
+            "layers.3.mlp.up_proj": "FP8_STATIC",
+            "layers.2.mlp.up_proj": "NVFP4",
+        }),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_modules_are_stored_as_asked(
+    tmp_path: Path, shape: str, layout: str, stored: tuple[str, ...], expected: dict[str, str]
+) -> None:
+    """Both of what the files say and of what they hold: the loader compares every tensor with its scheme."""
+    from engine.models.config import load_text_config
+    from engine.weights.loader import load_weights
+
+    options = [option for change in stored for option in ("--store", change)]
+    folder = make(tmp_path / "c", "--shape", shape, "--layout", layout, *options)
+    weights = load_weights(folder, load_text_config(folder), "cpu")
+    assert {name: weights.schemes[name].name for name in expected} == expected
+
+
+def test_w4a4_is_of_every_four_bit_module_of_the_older_layout(tmp_path: Path) -> None:
+    names = stored(make(tmp_path / "c", "--layout", "compressed-tensors-nvfp4", "--w4a4")).keys()
+    packed = {name.rpartition(".")[0] for name in names if name.endswith(".weight_packed")}
+    assert packed == {name.rpartition(".")[0] for name in names if name.endswith(".input_global_scale")}
+    assert len(packed) == 4 * 3 + 3 + 4
+
+
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
@@ -240,7 +295,7 @@ def test_codes_and_block_scales_cover_their_range() -> None:
     assert blocks.float().unique().tolist()[::15] == [96, 352]
 
 
-@pytest.mark.parametrize("layout", ["modelopt", "compressed-tensors", "bf16"])
+@pytest.mark.parametrize("layout", make_checkpoint.LAYOUTS)
 def test_every_linear_layer_keeps_the_scale_of_its_input(tmp_path: Path, layout: str) -> None:
     """RMS of a row ≈ gain/sqrt(K) in every scheme, so the layouts are the same kind of model."""
     from engine.models.config import load_text_config
@@ -313,12 +368,21 @@ def test_ctrl_c_among_shards_starts_no_more_and_keeps_what_was_there(
         (["--w4a4"], "--w4a4: found --layout modelopt, expected compressed-tensors"),
         (["--shape", "70b"], "invalid choice: '70b'"),
         (["--jobs", "0"], "--jobs: found 0, expected 1 or more"),
+        (["--store", "q_proj"], "--store: found 'q_proj', expected PATTERN=nvfp4, PATTERN=fp8 or PATTERN=bf16"),
+        (["--store", "=bf16"], "--store: found '=bf16', expected PATTERN=nvfp4, PATTERN=fp8 or PATTERN=bf16"),
+        (["--store", "(=bf16"], "--store: '(' is not a regular expression (missing )"),
+        (["--layout", "bf16", "--store", "q_proj=fp8"], "--store: found --layout bf16, expected a layout that names"),
     ],
 )
 def test_usage_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
     with pytest.raises(SystemExit):
         make_checkpoint.main([*options, str(tmp_path / "c")])
     assert message in capsys.readouterr().err
+
+
+def test_a_pattern_that_finds_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"--store: 'expert' finds no module; expected part of such a name as model\."):
+        make(tmp_path / "c", "--store", "expert=bf16")
 
 
 def test_an_existing_folder_is_kept_unless_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

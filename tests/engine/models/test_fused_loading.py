@@ -24,16 +24,34 @@ DENSE = replace(SHAPES["27b"], inter=1024, **SMALL)
 MIXTURE = replace(SHAPES["35b"], inter=256, experts=6, top_k=2, **SMALL)
 
 
-@pytest.mark.parametrize("layout", ["modelopt", "compressed-tensors"])
+LAYOUTS = {
+    "modelopt": ("modelopt", ()),
+    "unsloth": ("compressed-tensors", ()),
+    "older-unsloth": ("compressed-tensors-nvfp4", ()),
+    "unquantised": ("modelopt", (("self_attn|linear_attn|lm_head", "bf16"),)),
+    "four-bit": ("modelopt", (("self_attn|linear_attn", "nvfp4"),)),
+    "mixed": (
+        "modelopt",
+        (("q_proj|in_proj_z|lm_head", "bf16"), ("v_proj|out_proj", "nvfp4")),
+    ),
+    "unsloth-mixed": (
+        "compressed-tensors",
+        ((r"\.mlp\.", "nvfp4"), ("in_proj_qkv|q_proj|lm_head", "bf16"), ("k_proj", "nvfp4")),
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [DENSE, MIXTURE], ids=["dense", "mixture"])
 def test_what_is_resident_is_the_checkpoint(monkeypatch, tmp_path: Path, shape, layout: str) -> None:
     kernels_on_cpu.install(monkeypatch)
-    recipe = Recipe(shape, layout, 0, distinct=True, w4a4=False, vision=False, mtp=True)
+    form, stored = LAYOUTS[layout]
+    recipe = Recipe(shape, form, 0, distinct=True, w4a4=False, vision=False, mtp=True, stored=stored)
     make_checkpoint.write_checkpoint(recipe, tmp_path / "made", 50_000_000, torch.device("cpu"))
     config = load_text_config(tmp_path / "made")
     weights = load_weights(tmp_path / "made", config, "cpu")
     refused = obstacle(weights, config, torch.bfloat16)
-    if layout == "compressed-tensors" and config.is_moe:  # its last layer's experts are FP8, as late layers there are
+    if layout == "unsloth" and config.is_moe:  # its last layer's experts are FP8, as late layers there are
         assert refused is not None
         assert refused.startswith("layers.3.mlp.experts.0.gate_proj in FP8_DYNAMIC (NVFP4 or NVFP4_PACKED is)")
         return

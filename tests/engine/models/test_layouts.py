@@ -32,6 +32,8 @@ LAYOUTS = {
     "tiny-modelopt": ("tiny", "modelopt"),
     "tiny-modelopt-distinct-scales": ("tiny", "modelopt", "--distinct-shard-scales"),
     "tiny-compressed-tensors": ("tiny", "compressed-tensors"),
+    "tiny-compressed-tensors-nvfp4": ("tiny", "compressed-tensors-nvfp4", "--w4a4"),
+    "tiny-mixed": ("tiny", "modelopt", "--store", "q_proj|up_proj=bf16", "--store", "v_proj|in_proj_z=nvfp4"),
     "tiny-bf16": ("tiny", "bf16"),
     "tiny-moe-modelopt": ("tiny-moe", "modelopt"),
     "tiny-moe-compressed-tensors": ("tiny-moe", "compressed-tensors"),
