@@ -45,7 +45,8 @@ def moe_reference(moe_runner) -> ModelRunner:
     return torch_path(moe_runner)
 
 
-def load(tmp_path_factory, shape: str) -> LoadedRunner:
+def load(tmp_path_factory, shape: str, *options: str) -> LoadedRunner:
+    """`options` are those of tools/make_checkpoint.py."""
     folder = tmp_path_factory.mktemp("checkpoints") / f"{shape}-4-layers"
     tool = [
         sys.executable,
@@ -56,6 +57,7 @@ def load(tmp_path_factory, shape: str) -> LoadedRunner:
         "4",
         "--seed",
         "1",
+        *options,
     ]
     done = subprocess.run([*tool, str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
