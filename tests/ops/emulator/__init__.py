@@ -53,25 +53,36 @@ def build(op: str, source: str = "kernel", *, max_shared_bytes: int = HOPPER, va
     return call
 
 
+def complaints(op: str, source: str, added: str, *, max_shared_bytes: int = HOPPER) -> str:
+    """What the compiler says of this op's source with `added` behind it, such as a static_assert; nothing is made."""
+    sources = [*sorted((ENGINE / "kernels").glob("*.cuh")), ENGINE / "ops" / op / f"{source}.cu"]
+    with tempfile.TemporaryDirectory() as folder:
+        return _run(Path(folder), sources, max_shared_bytes, [*FLAGS, "-fsyntax-only"], added).stderr
+
+
 def _compile(sources: list[Path], path: Path, max_shared_bytes: int, flags: Sequence[str]) -> None:
     """In a copy of the tree: `__shared__` means two things there, and emulated headers stand in for the real ones."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        for source in sources:
-            text = source.read_text()
-            if source.name in EMULATED:
-                text = (HERE / "kernels" / source.name).read_text()
-            text = re.sub(r"extern __shared__ .*?(\w+) (\w+)\[\];", r"\1* \2 = (\1*)emulator::shared_memory;", text)
-            target = root / source.relative_to(ENGINE)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(re.sub(r"\b__shared__", "static", text))
         output = path.with_suffix(f".{root.name}.tmp")
-        command = ["g++", *flags, f"-I{HERE / 'include'}", f"-DENGINE_MAX_SHARED_BYTES={max_shared_bytes}"]
-        done = subprocess.run(
-            [*command, str(root / sources[-1].relative_to(ENGINE)), "-o", str(output)], capture_output=True, text=True
-        )
+        done = _run(root, sources, max_shared_bytes, [*flags, "-o", str(output)])
         assert done.returncode == 0, done.stderr[:4000]
         output.replace(path)
+
+
+def _run(
+    root: Path, sources: list[Path], max_shared_bytes: int, flags: Sequence[str], added: str = ""
+) -> subprocess.CompletedProcess[str]:
+    for source in sources:
+        text = source.read_text()
+        if source.name in EMULATED:
+            text = (HERE / "kernels" / source.name).read_text()
+        text = re.sub(r"extern __shared__ .*?(\w+) (\w+)\[\];", r"\1* \2 = (\1*)emulator::shared_memory;", text)
+        target = root / source.relative_to(ENGINE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(re.sub(r"\b__shared__", "static", text) + (added if source == sources[-1] else ""))
+    command = ["g++", *flags, f"-I{HERE / 'include'}", f"-DENGINE_MAX_SHARED_BYTES={max_shared_bytes}"]
+    return subprocess.run([*command, str(root / sources[-1].relative_to(ENGINE))], capture_output=True, text=True)
 
 
 def _c_value(argument: Tensor | float | None) -> ctypes.c_void_p | ctypes.c_int | ctypes.c_float | None:
