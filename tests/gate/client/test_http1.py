@@ -51,6 +51,43 @@ def test_a_read_that_is_one_chunk_or_nearly(pieces: list[bytes], cut: int) -> No
     assert reader.complete
 
 
+def begun() -> ResponseReader:
+    reader = ResponseReader()
+    assert reader.feed(HEAD + b"Transfer-Encoding: chunked\r\n\r\n") == b""
+    return reader
+
+
+@pytest.mark.parametrize("size", [1, 0x1F, 0x123])
+def test_a_whole_chunk_is_not_gone_over_piece_by_piece(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = begun()
+    monkeypatch.setattr(reader, "_feed", None)
+    for _ in range(2):
+        assert reader.feed(b"%x\r\n%s\r\n" % (size, b"x" * size)) == b"x" * size
+
+
+def test_a_size_that_was_cut_in_two_is_one_number() -> None:
+    reader = begun()
+    assert reader.feed(b"1") == b""
+    assert reader.feed(b"1\r\na\r\n") == b"a\r\n"
+    assert reader.feed(b"x" * 14 + b"\r\n") == b"x" * 14
+
+
+def test_a_chunk_as_long_as_it_should_be_ends_in_a_line_end() -> None:
+    with pytest.raises(BadResponseError, match="chunk is longer"):
+        begun().feed(b"2\r\nabcd\r\n")
+    reader = begun()
+    assert reader.feed(b"2\r\nabcd") == b"ab"
+    with pytest.raises(BadResponseError, match="chunk is longer"):
+        reader.feed(b"\r\n")
+
+
+def test_a_body_by_length_that_looks_like_a_chunk_is_whole() -> None:
+    reader = ResponseReader()
+    assert reader.feed(HEAD + b"Content-Length: 6\r\n\r\n") == b""
+    assert reader.feed(b"1\r\na\r\n") == b"1\r\na\r\n"
+    assert reader.complete
+
+
 @settings(max_examples=100, deadline=None)
 @given(body=st.binary(max_size=60), places=st.lists(st.integers(0, 1000), max_size=10))
 def test_body_by_length_whatever_the_reads(body: bytes, places: list[int]) -> None:
