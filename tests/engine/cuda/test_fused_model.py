@@ -117,7 +117,9 @@ def test_nothing_is_widened_or_unseen(runner):
     census = runner.census()
     assert not census.widened
     assert not census.absent
-    assert census.resident_bytes <= census.shipped_bytes * 1.1  # four layers: the scratch is a tenth of the rest
+    weights = sum(sum(row.resident.values()) for row in census.rows if row.module != "space")
+    assert weights <= census.shipped_bytes * 1.02
+    assert census.resident_bytes <= census.shipped_bytes * 1.1  # four layers: `space` is a tenth of the rest
     info = runner.info()
     assert info["reference_ops"] == []
     assert "attention/kernel" in info["kernels"]

@@ -78,6 +78,8 @@ def test_nothing_is_widened_or_unseen(moe_runner):
     census = moe_runner.census()
     assert not census.widened
     assert not census.absent
+    weights = sum(sum(row.resident.values()) for row in census.rows if row.module != "space")
+    assert weights <= census.shipped_bytes * 1.02
     assert moe_runner.info()["reference_ops"] == []
 
 

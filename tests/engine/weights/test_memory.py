@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("where", ["device", "cpu"])
 def test_no_second_copy_is_held_while_loading(folder: Path, where: str) -> None:
     """Where weights go to a device, the host sees two buffers and, here, the one weight that stands for the device's.
-    On a CPU what is read is what stays.
+    On a CPU what is read is what stays. Far stricter than 1.1 times the largest shard and 2 GiB, which are 2.2 GB here.
     """
     done = subprocess.run([sys.executable, "-c", PEAK, str(folder), where], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -75,5 +75,4 @@ def test_no_second_copy_is_held_while_loading(folder: Path, where: str) -> None:
     shards = [shard.stat().st_size for shard in folder.glob("*.safetensors")]
     assert seen["grown"] < seen["stays"] + largest + NOISE_BYTES
     assert sum(shards) > 2 * (largest + NOISE_BYTES), "a second copy would not show"
-    assert seen["grown"] - (seen["stays"] if where == "cpu" else 0) < 1.1 * max(shards) + 2 * 2**30
     assert where == "device" or seen["stays"] < 1.02 * sum(shards), "resident weights and caches against the file"
