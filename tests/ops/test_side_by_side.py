@@ -78,6 +78,14 @@ def test_each_product_is_in_its_columns(made, kinds, m):
 
 
 @pytest.mark.parametrize("m", TOKENS)
+def test_codes_that_a_norm_left_are_not_made_again(made, m):
+    weight, (x, codes) = cuda.pack_together([made("static", 48), made("per token", 16)]), inputs(made, m)
+    static, dynamic = cuda.project(x, weight, scratch(made), torch.zeros_like(codes)).split([48, 16], 1)
+    assert not static.any()
+    assert dynamic.any()
+
+
+@pytest.mark.parametrize("m", TOKENS)
 @pytest.mark.parametrize("kinds", [*permutations(KINDS, 2), ("dense", "dense")])
 def test_swiglu_of_two_schemes(made, kinds, m, monkeypatch):
     monkeypatch.setattr(cuda, "SWIGLU_TOKENS", 48)
