@@ -30,7 +30,8 @@ from engine.ops.linear.cuda import W4A16, W8A8, Dense, Projection, SideBySide
 from engine.request import SamplingParams
 from engine.runner import LoadedRunner
 
-ROOF_BYTES_PER_S = 4.42e12
+ROOFS_BYTES_PER_S = {"H200": 4.42e12}
+"""Part of a device's name -> what a sum over 2 GB reached there (docs/kernels.md)."""
 """What a kernel that only reads reaches on an H200 (docs/kernels.md): the denominator of every share."""
 
 FAMILIES = (
@@ -78,6 +79,8 @@ class Measured:
     families: tuple[Family, ...]
     experts: bench_experts.Distinct | None = None
     """Of a mixture's decoding step."""
+    roof_bytes_per_s: float | None = None
+    """Of the device; None where nobody has measured it: a share is then a dash."""
 
     def lines(self) -> Iterator[str]:
         """A table, the slowest family first."""
@@ -89,11 +92,18 @@ class Measured:
             line = f"{f.name:30} {f.launches:9.1f} {f.us:9.1f} {f.own_us:9.1f}"
             if f.nbytes is not None:
                 rate = f.nbytes / f.us * 1e6
-                line += f" {f.nbytes / 1e9:8.3f} {rate / 1e9:7.0f} {rate / ROOF_BYTES_PER_S:8.0%}"
+                share = "–" if self.roof_bytes_per_s is None else f"{rate / self.roof_bytes_per_s:.0%}"
+                line += f" {f.nbytes / 1e9:8.3f} {rate / 1e9:7.0f} {share:>8}"
             yield line
         yield f"{'sum':30} {launches:9.1f} {total:9.1f} {own:9.1f}"
         if self.experts is not None:
             yield self.experts.line(next((f.us for f in self.families if f.name == "experts"), None))
+
+
+def roof_of(device: torch.device) -> float | None:
+    """What reading reaches on this device; None where it has not been measured."""
+    name = torch.cuda.get_device_name(device)
+    return next((roof for part, roof in ROOFS_BYTES_PER_S.items() if part in name), None)
 
 
 class StepBench:
@@ -130,7 +140,9 @@ class StepBench:
         if experts is not None:
             known["experts"] = experts.nbytes
         families = tuple(replace(f, nbytes=known.get(f.name)) for f in profiled)
-        return Measured(f"decode, batch {batch}, {context} tokens of context", wall, families, experts)
+        return Measured(
+            f"decode, batch {batch}, {context} tokens of context", wall, families, experts, roof_of(self.runner.device)
+        )
 
     def prefill(self, tokens: int, steps: int) -> Measured:
         """One prompt in one step, sampled once."""
@@ -139,7 +151,9 @@ class StepBench:
             self._prefill(0, tokens)
 
         wall = _median_us(step, steps, warm=2)
-        return Measured(f"prefill, {tokens} tokens", wall, tuple(_profiled(step, 2)))
+        return Measured(
+            f"prefill, {tokens} tokens", wall, tuple(_profiled(step, 2)), roof_bytes_per_s=roof_of(self.runner.device)
+        )
 
     def _prefill(self, slot: int, tokens: int) -> int:
         ids = self._random.choices(range(self.runner.vocab_size), k=tokens)

@@ -152,10 +152,12 @@ def _modelopt(file: Path, section: Mapping[str, Any]) -> QuantConfig:
 
 def _modelopt_scheme(file: Path, name: str, algorithm: object, group_size: object) -> Scheme:
     if not isinstance(algorithm, str) or algorithm not in MODELOPT_SCHEMES:
-        raise CheckpointError(f"{file}: {name} has quant_algo {algorithm!r}; known are {', '.join(MODELOPT_SCHEMES)}")
+        found = f"quant_algo {algorithm!r}" if name == "quant_algo" else f"{name} has quant_algo {algorithm!r}"
+        raise CheckpointError(f"{file}: {found}; known are {', '.join(MODELOPT_SCHEMES)}")
     scheme = MODELOPT_SCHEMES[algorithm]
     if scheme is Scheme.NVFP4 and group_size not in (None, NVFP4_BLOCK):
-        raise CheckpointError(f"{file}: {name} has group_size {group_size}; NVFP4 has {NVFP4_BLOCK}")
+        owner = "" if name == "quant_algo" else f"{name} has "
+        raise CheckpointError(f"{file}: {owner}group_size {group_size}; NVFP4 has {NVFP4_BLOCK}")
     return scheme
 
 

@@ -97,7 +97,10 @@ def again(name: str | None, other: str | None, out: Path) -> int:
     folder = store.require(name, out)
     if other is None:
         return shown.again(folder)
-    report = compare(store.read(folder), store.read(store.require(other, out)))
+    beside = store.require(other, out)
+    if beside.samefile(folder):
+        raise UsageError(f"{folder.name} twice", expected="two profiles", hint="gate list shows them")
+    report = compare(store.read(folder), store.read(beside))
     show(report)
     return exit_code(report)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from engine.bench_step import FAMILIES, Family, Measured, by_family, family_of
+from engine.bench_step import FAMILIES, Family, Measured, by_family, family_of, roof_of
 
 
 @pytest.mark.parametrize(
@@ -68,11 +69,20 @@ def test_family_names_are_distinct():
 
 def test_table_puts_the_slowest_first_and_leaves_uncounted_bytes_out():
     families = (Family("argmax", 1, 10.0, 7.0), Family("W8A8 product", 128, 2000.0, 1900.0, 4_420_000_000))
-    lines = list(Measured("decode", 2100.4, families).lines())
+    lines = list(Measured("decode", 2100.4, families, roof_bytes_per_s=4.42e12).lines())
     assert lines[0] == "decode: 2100 µs a step, 129 launches"
     assert lines[2].split() == ["W8A8", "product", "128.0", "2000.0", "1900.0", "4.420", "2210", "50%"]
     assert lines[3].split() == ["argmax", "1.0", "10.0", "7.0"]
     assert lines[4].split() == ["sum", "129.0", "2010.0", "1907.0"]
+
+
+@pytest.mark.parametrize(("name", "roof"), [("NVIDIA H200", 4.42e12), ("NVIDIA GB10", None)])
+def test_a_share_is_of_this_device_s_roof_or_of_none(monkeypatch, name, roof):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    assert roof_of(torch.device("cuda")) == roof
+    families = (Family("W8A8 product", 128, 2000.0, 1900.0, 4_420_000_000),)
+    line = list(Measured("decode", 2100.4, families, roof_bytes_per_s=roof).lines())[2]
+    assert line.split()[-1] == ("50%" if roof else "–")
 
 
 def test_own_time_is_what_puts_the_end_off():

@@ -149,7 +149,7 @@ def test_what_a_profile_leaves_behind(bench: Bench, capsys: pytest.CaptureFixtur
     assert conclude(folder) == 2  # derived again, byte for byte
     assert {path: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
     assert derive(store.read(folder)) == bench.report
-    assert flow.again(folder.name[:20], folder.name, bench.out) == 2
+    assert flow.again(folder.name[:20], None, bench.out) == 2
 
 
 @pytest.mark.parametrize(("keep", "left"), [(False, 0), (True, 8)])
@@ -226,6 +226,13 @@ def test_the_record_of_a_control_without_its_windows_is_no_control(bench: Bench)
     conclude(folder)
     (entry,) = entries(bench.out)
     assert (entry.complete, entry.missing) == (False, "control")
+
+
+def test_a_profile_beside_itself_is_no_comparison(bench: Bench) -> None:
+    bench.run(PROFILED, ProfileAsked(backend="cupti", control=False))
+    (folder,) = (path.parent for path in bench.out.glob("*/*/profile.json"))
+    with pytest.raises(UsageError, match=f"{folder.name} twice; expected two profiles"):
+        flow.again(folder.name, folder.name[:-3], bench.out)
 
 
 def test_one_without_a_control_was_not_to_have_any(bench: Bench) -> None:
