@@ -208,6 +208,10 @@ class DecodeGraphs:
         self._next = (lane + 1) % LANES
         return launched
 
+    def drop(self) -> None:
+        """Nobody will read what is queued. To be called when the device is done with it."""
+        self._lanes[:] = [None] * LANES
+
     def run(self, segments: Sequence[Segment]) -> tuple[list[int], Tensor]:
         """One step by itself -> (the most probable id of each row, logits as in Launched)."""
         launched = self.launch(segments)

@@ -3,6 +3,9 @@
 Where a step's ids stay on the device and the next step is certain without knowing them, that one is submitted before
 they are read back, so that the device never waits for the host. Everywhere else one step ends before the next begins.
 
+A step that runs out of memory ends nobody's request but that which cannot run alone: what was in flight is void, its
+requests are recomputed from their tokens. Any other error of the runner ends all, since nothing is known of the device.
+
 One lock guards the scheduler. The loop thread holds it to schedule and to update, never while the model runs or a
 listener is called, so `submit` and `abort` take microseconds from any thread, answer at once with the scheduler's own
 refusal, and are in force before the next step. An inbox was rejected: refusals would come late and out of order.
@@ -15,9 +18,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import partial
 from typing import Protocol
 
 from engine.batch import Batch, Delivery, StepOutput, Ticket
+from engine.exhausted import attempt
 from engine.request import FinishReason, Request
 from engine.scheduler import RequestRefused, Scheduler
 from engine.stats import LoopStats, SchedulerStats
@@ -31,6 +36,10 @@ class Runner(Protocol):
     """What turns a Batch into tokens. Called from the loop thread only."""
 
     def submit(self, batch: Batch) -> Ticket: ...
+
+    def recover(self) -> None:
+        """After a step that ran out of memory: no step is in flight any more, and what can be freed is free."""
+        ...
 
     def info(self) -> dict[str, object]: ...
 
@@ -55,14 +64,44 @@ class EngineLoop:
         try:
             before: Ticket | None = None
             while self._receive():
-                batch = self._schedule(before)
-                ticket = None if batch is None else self.runner.submit(batch)
-                if before is not None:
-                    self._deliver(self._update(before.batch, before.finish()))
-                before = ticket
+                before = self._turn(before)
         except BaseException as error:  # SystemExit too: whoever waits for a token must hear of it
             logger.exception("the engine loop died")
             self._deliver(self._fail(error))
+
+    def _turn(self, before: Ticket | None) -> Ticket | None:
+        """Submit the step that comes next, deliver the one before it; the ticket that is in flight then."""
+        batch, ticket, lost = self._schedule(before), None, None
+        if batch is not None:
+            ticket, lost = attempt(partial(self.runner.submit, batch))
+        if before is not None:
+            output, unread = attempt(before.finish)
+            if output is not None:
+                self._deliver(self._update(before.batch, output))
+            else:  # and what was submitted after it took its ids from it
+                batch, lost = before.batch, unread
+        if batch is None or lost is None:
+            return ticket
+        self._recover(batch, lost)
+        return None
+
+    def _recover(self, batch: Batch, lost: str) -> None:
+        """Only what cannot run alone may end because a step ran out of memory: the others are recomputed and go on."""
+        logger.warning(
+            "step %d of %d tokens in %d requests ran out of memory (%s); they are recomputed; if it happens again and "
+            "again, give the device to this server alone, or lower --num-blocks or --max-num-batched-tokens",
+            batch.step,
+            batch.num_tokens,
+            len(batch.segments),
+            lost,
+        )
+        self.runner.recover()
+        with self._wake:
+            deliveries = self.scheduler.take_back(lost)
+            self._step_began = None
+        for delivery in deliveries:
+            logger.error("request %s ended: %s", delivery.request_id, delivery.error)
+        self._deliver(deliveries)
 
     def start(self) -> None:
         self._accepting = True

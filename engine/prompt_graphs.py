@@ -172,6 +172,10 @@ class PromptGraphs:
 
         return Prompted(self._logits[tokens], read)
 
+    def drop(self) -> None:
+        """Nobody will read what is queued. To be called when the device is done with it."""
+        self._queued = False
+
     @torch.inference_mode()
     def _capture_all(self, capture: Capture) -> None:
         """Longest first, so that the pool is as large as it gets, and so are the Scratch's ones before any graph."""

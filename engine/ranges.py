@@ -33,6 +33,8 @@ class Marker(Protocol):
 class Runs(Protocol):
     def submit(self, batch: Batch) -> Ticket: ...
 
+    def recover(self) -> None: ...
+
     def info(self) -> dict[str, object]: ...
 
 
@@ -48,6 +50,9 @@ class AnnotatedRunner:
             return self._runner.submit(batch)
         finally:
             self._marker.pop_range(domain=DOMAIN)
+
+    def recover(self) -> None:
+        self._runner.recover()
 
     def info(self) -> dict[str, object]:
         return self._runner.info()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
@@ -86,6 +87,28 @@ class ModelRunner:
             sampled.append(Sampled(segment.request_id, token, logprobs, prompt))
         output = StepOutput(batch.step, tuple(sampled))
         return Ticket(batch, followable=False, finish=lambda: output)
+
+    def recover(self) -> None:
+        """After a step that ran out of memory, wherever it broke: nothing is queued, and unused memory is given back.
+
+        Which memory steps change in place: recurrent state and KV, which the scheduler has recomputed for every request
+        of the step; the sampler's counts, forgotten here; a prompt's last hidden state, which its recomputation makes
+        again; the graphs' lanes, emptied here. A replayed graph itself allocates nothing: only the sampler beside it
+        does, for what the most probable id does not answer.
+        """
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        for graphs in (self.graphs, self.prompts):
+            if graphs is not None:
+                graphs.drop()
+        self.forget()
+        gc.collect()  # what is freed in cycles only: a tensor that an error's traceback held
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def forget(self) -> None:
+        """What steps keep for the next beside the caches, and can make again."""
+        self.sampler.forget()
 
     def _replay(self, batch: Batch, graphs: DecodeGraphs) -> Ticket:
         """Every row has logits here, also those of prompts that end later: they are not reported."""

@@ -60,6 +60,10 @@ class Sampler:
                 reported[i] = entry
         return list(zip(ids, reported, strict=True))
 
+    def forget(self) -> None:
+        """Count anew what penalised requests have seen: a step that broke may have counted a token and not noted it."""
+        self._histories = {}
+
     def _mask_and_bias(self, logits: Tensor, segments: Sequence[Segment]) -> None:
         masked: list[tuple[int, int]] = []
         biased: list[tuple[int, int, float]] = []

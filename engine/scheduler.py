@@ -24,11 +24,12 @@ from __future__ import annotations
 import time
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import replace
 
-from engine.batch import UNKNOWN, Batch, Delivery, Sampled, Segment, StepOutput
+from engine import segments
+from engine.batch import Batch, Delivery, Sampled, Segment, StepOutput
 from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
+from engine.caution import Caution
 from engine.config import EngineConfig
 from engine.request import FinishReason, Request, Status
 from engine.stats import SchedulerStats
@@ -62,6 +63,7 @@ class Scheduler:
         self.states = states
         self.running: list[Request] = []
         self.waiting: deque[Request] = deque()
+        self.caution = Caution(self.limits.max_num_batched_tokens, self.limits.max_num_seqs)
         self._clock = clock
         self._live: dict[str, Request] = {}
         self._flights: deque[tuple[Batch, tuple[Request, ...]]] = deque()
@@ -113,16 +115,29 @@ class Scheduler:
 
     def fail_all(self, error: str) -> list[Delivery]:
         """End everything with ERROR: the runner is broken, and no step will run again."""
-        flown = [request for _, requests in self._flights for request in requests]
-        while self._flights:
-            self.states.complete(self._flights.popleft()[0].step)
-        for request in flown:
-            if request.status is Status.FINISHED:
-                self._release(request)
-        return [
-            self._finish(request, Delivery(request.id, (), finish_reason=FinishReason.ERROR, error=error))
-            for request in list(self._live.values())
-        ]
+        self._land()
+        return [self._break(request, error) for request in list(self._live.values())]
+
+    def take_back(self, found: str) -> list[Delivery]:
+        """The oldest step in flight ran out of memory, as `found` tells: void it and what was launched after it.
+
+        It may have broken half-way: the recurrent state has moved in some layers and not in others, and running the
+        step again on top of that would be wrong. So all of its requests go back to the queue and recompute from their
+        tokens, as the pre-empted do, and so do those younger than any of them, or the lists would not be sorted by age.
+        What runs next is narrower if it has to be (caution.py). The Delivery is of the request that cannot run alone.
+        """
+        batch, requests = self._flights[0]
+        touched = self._land()
+        oldest = next((i for i, request in enumerate(self.running) if request in touched), len(self.running))
+        for request in reversed(self.running[oldest:]):
+            self._preempt(request)
+        alive = [request for request in requests if request.status is not Status.FINISHED]
+        blamed = self.caution.failed(batch.num_tokens, [r.id for r in alive]) if alive else None
+        told = (
+            f"a step with one token of this request alone ran out of memory, twice ({found}); expected to have room "
+            "for it; ask for less (a shorter prompt, no log-probs), or start the server with a smaller --num-blocks"
+        )
+        return [self._break(request, told) for request in alive if request.id == blamed]
 
     def has_work(self) -> bool:
         return bool(self.running or self.waiting or self._flights)
@@ -152,15 +167,17 @@ class Scheduler:
             raise RuntimeError(f"step {self._flights[0][0].step} is in flight; update() it before scheduling the next")
         if not self.has_work():
             return None
-        grants, budget = self._grant_running(self.limits.max_num_batched_tokens)
-        grants += self._admit(budget)
+        grants = self._grant_suspect() if self.caution.suspects else []
+        if not grants:
+            # A limit narrowed by a failed step is one of chunks: what decodes has its token, as it always has.
+            grants, budget = self._grant_running(max(self.caution.tokens, len(self.running)))
+            grants += self._admit(budget)
         if not grants:
             raise RuntimeError(
                 f"{len(self.running)} running and {len(self.waiting)} waiting requests, and none can advance with "
                 f"{self.blocks.num_free} KV blocks and {self.states.num_free} state slots free; something leaked"
             )
-        segments = tuple(_segment(request, tokens) for request, tokens in grants)
-        return self._launch(segments, tuple(request for request, _ in grants))
+        return self._launch(tuple(segments.of(*grant) for grant in grants), tuple(request for request, _ in grants))
 
     def schedule_ahead(self) -> Batch | None:
         """The step after the one in flight, its token ids still UNKNOWN; None where what it holds depends on them.
@@ -186,14 +203,14 @@ class Scheduler:
                 return None  # what the others got is what they need next anyway
         if not going:
             return None
-        segments = tuple(_following(row, segment, request) for row, segment, request in going)
-        return self._launch(segments, tuple(request for _, _, request in going))
+        following = tuple(segments.following(row, segment, request) for row, segment, request in going)
+        return self._launch(following, tuple(request for _, _, request in going))
 
-    def _launch(self, segments: tuple[Segment, ...], requests: tuple[Request, ...]) -> Batch:
-        batch = Batch(self._step, segments)
+    def _launch(self, parts: tuple[Segment, ...], requests: tuple[Request, ...]) -> Batch:
+        batch = Batch(self._step, parts)
         self._step += 1
         self._flights.append((batch, requests))
-        self.states.launch(batch.step, (segment.request_id for segment in segments))
+        self.states.launch(batch.step, (segment.request_id for segment in parts))
         return batch
 
     def _grant_running(self, budget: int) -> tuple[list[tuple[Request, int]], int]:
@@ -208,6 +225,15 @@ class Scheduler:
             budget -= tokens
             index += 1
         return grants, budget
+
+    def _grant_suspect(self) -> list[tuple[Request, int]]:
+        """The next chunk of one request that recomputes, alone: of the one that has begun, or else the queue's head."""
+        for request in self.running:
+            left = request.total_tokens - request.computed_tokens
+            if left > 1 or request.id in self.caution.suspects:
+                tokens = self._secure(request, min(left, self.caution.tokens))
+                return [(request, tokens)] if tokens else []
+        return self._admit(self.caution.tokens)
 
     def _secure(self, request: Request, tokens: int) -> int:
         """Get KV blocks for the next `tokens` tokens, from younger requests if need be; how many tokens it came to."""
@@ -227,7 +253,7 @@ class Scheduler:
         request waits until its whole sequence fits, since blocks for a chunk would only have it sent away again.
         """
         grants = []
-        while self.waiting and budget > 0 and len(self.running) < self.limits.max_num_seqs and self.states.num_free:
+        while self.waiting and budget > 0 and len(self.running) < self.caution.sequences and self.states.num_free:
             request = self.waiting[0]
             tokens = min(request.total_tokens, budget)
             must_fit = request.total_tokens if request.preemptions else tokens
@@ -240,7 +266,7 @@ class Scheduler:
             if request.first_scheduled is None:
                 request.first_scheduled = self._clock()
             grants.append((request, tokens))
-            budget -= tokens
+            budget = 0 if self.caution.suspects else budget - tokens
         return grants
 
     def _preempt(self, request: Request) -> None:
@@ -278,6 +304,7 @@ class Scheduler:
                 )
         _, requests = self._flights.popleft()
         self.states.complete(batch.step)
+        self.caution.passed(batch.segments)
         deliveries = []
         for request, segment, sampled in zip(requests, batch.segments, output.sampled, strict=True):
             if request.status is Status.FINISHED:
@@ -314,6 +341,7 @@ class Scheduler:
         assert last.finish_reason is not None
         (self.running if request.status is Status.RUNNING else self.waiting).remove(request)
         del self._live[request.id]
+        self.caution.ended(request.id, blamed=last.finish_reason is FinishReason.ERROR, left=len(self._live))
         request.status = Status.FINISHED
         request.finish_reason = last.finish_reason
         request.finished = self._clock()
@@ -321,6 +349,19 @@ class Scheduler:
         if not self._flies(request):
             self._release(request)
         return last
+
+    def _break(self, request: Request, error: str) -> Delivery:
+        return self._finish(request, Delivery(request.id, (), finish_reason=FinishReason.ERROR, error=error))
+
+    def _land(self) -> set[Request]:
+        """No step is in flight any more, and none is booked; the requests they were of."""
+        flown = {request for _, requests in self._flights for request in requests}
+        while self._flights:
+            self.states.complete(self._flights.popleft()[0].step)
+        for request in flown:
+            if request.status is Status.FINISHED:
+                self._release(request)
+        return flown
 
     def _flies(self, request: Request) -> bool:
         """Whether a step in flight still writes its memory."""
@@ -333,36 +374,6 @@ class Scheduler:
         self.states.release(request.id)
         request.block_ids.clear()
         request.state_slot = None
-
-
-def _segment(request: Request, tokens: int) -> Segment:
-    assert request.state_slot is not None
-    start, end = request.computed_tokens, request.computed_tokens + tokens
-    return Segment(
-        request_id=request.id,
-        token_ids=request.ids(start, end),
-        position=start,
-        block_ids=tuple(request.block_ids),
-        state_slot=request.state_slot,
-        zero_state=start == 0,
-        sample=end == request.total_tokens,
-        params=request.params,
-        prompt_ids=request.prompt_ids,
-        output_ids=request.output_ids,
-        eos_ids=request.eos_ids,
-    )
-
-
-def _following(row: int, before: Segment, request: Request) -> Segment:
-    """The segment of one token that comes after `before`, which is row `row` of its step."""
-    return replace(
-        before,
-        token_ids=(UNKNOWN,),
-        position=before.position + len(before.token_ids),
-        block_ids=tuple(request.block_ids),
-        zero_state=False,
-        feed=row,
-    )
 
 
 def _finish_reason(request: Request) -> FinishReason | None:

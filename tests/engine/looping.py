@@ -26,6 +26,10 @@ class Echo:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
+        self.recovered = 0
+
+    def recover(self) -> None:
+        self.recovered += 1
 
     def info(self) -> dict[str, object]:
         return {"runner": "echo"}
