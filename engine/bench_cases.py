@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.bench import Case, copies_for
+from engine.bench_tokens import moe_cases, wide_cases
 from engine.kernels.skinny import Epilogue
 from engine.ops import attention, gdn, norm, rope, sample
 from engine.ops.attention import cuda as attention_cuda
@@ -258,4 +259,6 @@ CASES: dict[str, Callable[[int, torch.device], Iterator[Case]]] = {
     "attention": _attention,
     "rope": _rope,
     "sample": _sample,
+    "moe": moe_cases,
+    "wide": wide_cases,
 }

@@ -203,11 +203,11 @@ Steps = Annotated[
 @bench.command("op")
 def bench_op(
     names: Annotated[
-        list[str], typer.Argument(help="w4a16, w8a8, norm, gdn, attention, rope, sample.", metavar="OP...")
+        list[str], typer.Argument(help="w4a16, w8a8, norm, gdn, attention, rope, sample, moe, wide.", metavar="OP...")
     ],
     batch: Annotated[str, typer.Option(help="Sequences in a step, separated by commas.", metavar="1,8,32")] = "1,8,32",
 ) -> None:
-    """The kernels of each OP at the 27B's shapes.
+    """The kernels of each OP at the 27B's shapes, moe at the 35B's.
 
     Checked first, then timed from cold memory.
     """

@@ -46,6 +46,13 @@ def test_copies_outgrow_the_cache_but_not_memory():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("op", ["moe", "wide"])
+def test_cases_of_more_tokens_pass_too(op):
+    rows = bench.bench(op, (1, 40, 200))
+    assert all(row.time_us > 0 for row in rows)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("op", ["norm", "gdn", "attention", "rope", "sample", "w8a8"])
 def test_every_case_passes_its_check_and_is_timed(op):
     rows = bench.bench(op, (1, 3))

@@ -1,0 +1,82 @@
+"""engine bench op moe and wide on a CPU, small: what the cases check is right, and a wrong kernel is not timed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from engine import bench_tokens
+from engine.bench_tokens import Sizes, moe_cases, wide_cases
+from engine.kernels import library
+from engine.kernels.skinny import Machine
+from engine.ops.moe import cuda as moe_cuda
+from engine.ops.w4a16 import wide
+from tests.ops import emulator
+from tests.ops.emulator import HOPPER
+
+pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
+
+CPU = torch.device("cpu")
+SOURCES = {
+    "engine_moe_router": ("moe", "router"),
+    "engine_moe_route_many": ("moe", "many"),
+    "engine_moe_grouped_many": ("moe", "many"),
+    "engine_moe_grouped_wide": ("moe", "wide"),
+    "engine_w4a16_wide": ("w4a16", "wide"),
+    "engine_w4a16_rows": ("linear", "kernel"),
+}
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch):
+    """Launches run here, and a clone is enough of each weight."""
+    calls = []
+
+    def call(name, device, *arguments):
+        calls.append(name)
+        emulator.build(*SOURCES.get(name, ("moe", "kernel")))(name, device, *arguments)
+
+    monkeypatch.setattr(library, "call", call)
+    monkeypatch.setattr(library, "arch_of", lambda _: "90a")
+    for module in (moe_cuda, wide):
+        monkeypatch.setattr(module, "machine", lambda _: Machine(3, HOPPER))
+    monkeypatch.setattr(bench_tokens, "copies_for", lambda _: 2)
+    torch.manual_seed(0)
+    return calls
+
+
+def names(cases):
+    return [case.name for case in cases]
+
+
+@pytest.mark.parametrize(("tokens", "kernel"), [(3, "grouped"), (40, "grouped_many")])
+def test_experts(emulated, tokens, kernel):
+    cases = list(moe_cases(tokens, CPU, Sizes(256, 256, 5, 2)))
+    assert names(cases)[1:] == ["moe experts gate_up + SwiGLU", "moe experts down"]
+    for case in cases:
+        assert case.passed, (case.name, case.error)
+        assert case.nbytes > 0
+        case.run(case.copies - 1)
+    assert f"engine_moe_{kernel}" in emulated
+
+
+def test_an_expert_multiplied_wrongly_is_not_timed(monkeypatch):
+    real = moe_cuda.swiglu
+    monkeypatch.setattr(moe_cuda, "swiglu", lambda *a, **k: real(*a, **k) * 1.02)
+    gate_up, down = list(moe_cases(3, CPU, Sizes(256, 256, 5, 2)))[1:]
+    assert not gate_up.passed
+    assert down.passed  # of what it was given
+
+
+def test_rows_and_products_of_many_tokens():
+    cases = list(wide_cases(20, CPU, Sizes(256, 256)))
+    assert names(cases) == [
+        "w4a16 wide gate_up + SwiGLU", "w4a16 rows of gate_up + SwiGLU", "w4a16 wide down", "w4a16 rows of down"
+    ]  # fmt: skip
+    for case in cases:
+        assert case.passed, (case.name, case.error)
+        case.run(1)
+
+
+def test_where_a_library_multiplies_there_are_rows_alone():
+    assert names(wide_cases(3, CPU, Sizes(256, 256))) == ["w4a16 rows of gate_up + SwiGLU", "w4a16 rows of down"]
