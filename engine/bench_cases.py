@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.bench import Case, copies_for
+from engine.bench_prefill import prefill_cases
 from engine.bench_tokens import moe_cases, wide_cases
 from engine.kernels.skinny import Epilogue
 from engine.ops import attention, gdn, norm, rope, sample
@@ -261,4 +262,5 @@ CASES: dict[str, Callable[[int, torch.device], Iterator[Case]]] = {
     "sample": _sample,
     "moe": moe_cases,
     "wide": wide_cases,
+    "prefill": prefill_cases,
 }

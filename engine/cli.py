@@ -203,7 +203,8 @@ Steps = Annotated[
 @bench.command("op")
 def bench_op(
     names: Annotated[
-        list[str], typer.Argument(help="w4a16, w8a8, norm, gdn, attention, rope, sample, moe, wide.", metavar="OP...")
+        list[str],
+        typer.Argument(help="w4a16, w8a8, norm, gdn, attention, rope, sample, moe, wide, prefill.", metavar="OP..."),
     ],
     batch: Annotated[str, typer.Option(help="Sequences in a step, separated by commas.", metavar="1,8,32")] = "1,8,32",
 ) -> None:

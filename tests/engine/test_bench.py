@@ -46,7 +46,7 @@ def test_copies_outgrow_the_cache_but_not_memory():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("op", ["moe", "wide"])
+@pytest.mark.parametrize("op", ["moe", "wide", "prefill"])
 def test_cases_of_more_tokens_pass_too(op):
     rows = bench.bench(op, (1, 40, 200))
     assert all(row.time_us > 0 for row in rows)
