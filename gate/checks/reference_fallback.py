@@ -54,7 +54,7 @@ def fallbacks(made_of: Mapping[str, Any], machine: Mapping[str, str]) -> list[st
 def _foreign_arch(made_of: Mapping[str, Any], machine: Mapping[str, str]) -> str | None:
     """Of an arch such as sm_90a; None where a GPU has it, or it is not known."""
     arch = build(made_of).kernel_arch
-    digits = re.fullmatch(r"sm_(\d+)[a-z]?", arch or "")
+    digits = None if arch is None else re.fullmatch(r"sm_(\d+)[a-z]?", arch)
     here = {value for key, value in machine.items() if key.startswith(CAPABILITY)}
     if digits is None or not here or digits[1] in {one.replace(".", "") for one in here}:
         return None
