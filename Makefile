@@ -9,7 +9,7 @@ TORCH_INDEX := $(shell sed -n 's/^torch_index = "\(.*\)"$$/\1/p' oracle/pin.toml
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet --progress-bar off
 LOG := .venv/setup.log
 GIVE_UP := grep -h ERROR $(LOG) | tail -3 >&2; echo "make: pip failed, its output is in $(LOG); make setup goes on from here" >&2; exit 69
-MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_weights.py tools/synthetic_tokenizer.py
+MAKE_CHECKPOINT := tools/make_checkpoint.py tools/synthetic_configs.py tools/synthetic_weights.py tools/synthetic_tokenizer.py
 EXPAND_CHECKPOINT := tools/expand_checkpoint.py
 
 .PHONY: help run setup oracle checkpoints test mutants explore survival sanitize lint cuda clean

@@ -93,15 +93,13 @@ def _decoding(took_us: Sequence[float], first_us: Sequence[float]) -> list[float
     return [took - first for took, first in zip(took_us, first_us, strict=True)] if first_us else list(took_us)
 
 
-def _between(short: Window, long: Window, of: str, count: int) -> float | None:
-    one, other = getattr(short, of), getattr(long, of)
-    return None if one is None or other is None else (other - one) / count
+def _a_step(short_us: float | None, long_us: float | None, count: int) -> float | None:
+    return None if short_us is None or long_us is None else (long_us - short_us) / count
 
 
 def step_table(name: str, short: Window, long: Window, wall: Wall | None, roof_bytes_per_s: float | None) -> StepTable:
     """Without modules: modules.py adds them. roof_bytes_per_s: what the user says; None looks the device up."""
     count = steps(short, long)
-    busy, idle = (_between(short, long, of, count) for of in ("busy_us", "idle_us"))
     top, source = roof(long.device, long.bandwidth_bytes_per_s, roof_bytes_per_s)
     return StepTable(
         arm=long.arm,
@@ -116,7 +114,7 @@ def step_table(name: str, short: Window, long: Window, wall: Wall | None, roof_b
         wall_us=wall_us(wall, long.output_tokens - short.output_tokens),
         gap_us=median(wall.gaps_us) if wall is not None and wall.gaps_us else None,
         largest_gap_us=None if wall is None else max(wall.largest_gaps_us, default=None),
-        busy_us=busy,
-        idle_us=idle,
+        busy_us=_a_step(short.busy_us, long.busy_us, count),
+        idle_us=_a_step(short.idle_us, long.idle_us, count),
         kernels=step_kernels(short, long),
     )

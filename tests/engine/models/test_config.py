@@ -6,8 +6,8 @@ import copy
 import json
 from pathlib import Path
 
-import make_checkpoint
 import pytest
+import synthetic_configs
 from synthetic_weights import SHAPES, Recipe
 
 from engine.models.config import TextConfig, load_text_config
@@ -15,7 +15,7 @@ from engine.weights.errors import CheckpointError
 
 
 def config_json(shape: str = "tiny") -> dict:
-    return copy.deepcopy(make_checkpoint.side_files(Recipe(SHAPES[shape], "bf16", 0))["config.json"])
+    return copy.deepcopy(synthetic_configs.side_files(Recipe(SHAPES[shape], "bf16", 0))["config.json"])
 
 
 def load(folder: Path, config: dict, generation: dict | None = None) -> TextConfig:

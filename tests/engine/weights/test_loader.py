@@ -13,6 +13,7 @@ from pathlib import Path
 
 import make_checkpoint
 import pytest
+import synthetic_configs
 import torch
 from synthetic_weights import SHAPES, Recipe, tensors
 from torch import Tensor
@@ -323,7 +324,7 @@ def hollow(folder: Path, shape: str) -> Path:
             file.write(len(text).to_bytes(8, "little") + text)
             file.truncate(8 + len(text) + end)
     (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
-    for name, content in make_checkpoint.side_files(recipe).items():
+    for name, content in synthetic_configs.side_files(recipe).items():
         if name in ("config.json", "hf_quant_config.json"):
             (folder / name).write_text(json.dumps(content))
     return folder

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import make_checkpoint
+import synthetic_configs
 import synthetic_weights
 
 from gate.observe.rows import Arm
@@ -44,7 +44,7 @@ def census(shape: str, batch: int) -> tuple[Module, ...]:
         synthetic_weights.SHAPES[shape], "modelopt", 0, distinct=False, w4a4=False, vision=False, mtp=False
     )
     tensors = {e.name: (e.dtype, tuple(e.shape)) for e in synthetic_weights.tensors(recipe)}
-    config = {"text_config": make_checkpoint.text_config(recipe)}
+    config = {"text_config": synthetic_configs.text_config(recipe)}
     return tuple(modules(config, tensors, batch=batch, context=CONTEXT, kv_bytes=1))
 
 
