@@ -96,7 +96,10 @@ class Checkpoint:
             return
         key = canonical(name)
         if key in self.tensors:
-            raise CheckpointError(f"{name}: the same tensor as {self.tensors[key].stored_name}; expected one of them")
+            raise CheckpointError(
+                f"{name}: the same tensor as {self.tensors[key].stored_name}; expected one of them, download the "
+                "checkpoint again"
+            )
         self.tensors[key] = info
 
     @property
@@ -118,7 +121,8 @@ class Checkpoint:
             raise ValueError(f"{parts[0].name}: cannot be stacked with tensors of other dtypes or shapes")
         if infos[0].dtype not in DTYPES:
             raise CheckpointError(
-                f"{infos[0].stored_name}: dtype {infos[0].dtype}; this engine reads {', '.join(DTYPES)}"
+                f"{infos[0].stored_name}: dtype {infos[0].dtype}; this engine reads {', '.join(DTYPES)}, "
+                "use a checkpoint that is stored so"
             )
         dtype, shape = DTYPES[infos[0].dtype], parts[0].shape
         nbytes = math.prod(shape) * dtype.itemsize
@@ -150,10 +154,12 @@ def _listed(path: Path) -> dict[str, str]:
         raise CheckpointError(f"{index}: found no weight_map; download it again")
     for file in weight_map.values():
         if not isinstance(file, str):
-            raise CheckpointError(f"{index}: shard {str(file)[:80]!r} is not a plain file name; refused")
+            raise CheckpointError(
+                f"{index}: shard {str(file)[:80]!r} is not a plain file name; refused, download it again"
+            )
     for file in set(weight_map.values()):
         if not SHARD_NAME.fullmatch(file):
-            raise CheckpointError(f"{index}: shard {file[:80]!r} is not a plain file name; refused")
+            raise CheckpointError(f"{index}: shard {file[:80]!r} is not a plain file name; refused, download it again")
     return weight_map
 
 
@@ -167,7 +173,9 @@ def _headers(shard: Path) -> Iterator[TensorInfo]:
     except FileNotFoundError:
         raise CheckpointError(f"{shard}: listed in the index and not there; finish the download") from None
     except OSError as error:
-        raise CheckpointError(f"{shard}: cannot be read ({error.strerror}); expected a safetensors file") from None
+        raise CheckpointError(
+            f"{shard}: cannot be read ({error.strerror}); expected a safetensors file, download it again"
+        ) from None
     if size < 8 or len(text) < length:
         raise CheckpointError(
             f"{shard}: found {size} bytes, its header alone needs {8 + length}; cut short or not safetensors, "

@@ -74,18 +74,16 @@ Read = Callable[[str], Tensor]
 def build(scheme: Scheme, module: str, n: int, read: Read) -> Weight:
     """One layer [n, k] from its tensors, each read as a stack of one; the values are checked.
 
-    Raises CheckpointError for a NaN, infinite, zero or negative scale, and for NaN in an FP8 matrix.
+    Raises CheckpointError for a NaN, infinite, zero or negative scale, and for NaN in an FP8 or unquantised matrix.
     """
     match scheme:
         case Scheme.NONE:
-            return DenseWeight(read("weight")[0])
+            return DenseWeight(numbers(f"{module}.weight", read("weight")[0]))
         case Scheme.NVFP4 | Scheme.NVFP4_PACKED:
             return build_nvfp4(scheme, [module], n, read)
         case Scheme.FP8_STATIC | Scheme.FP8_DYNAMIC:
-            weight = read("weight")[0]
+            weight = numbers(f"{module}.weight", read("weight")[0])
             scale = _row_scale([module], "weight_scale", read("weight_scale"), n).to(weight.device)
-            if _has_nan(weight):
-                raise CheckpointError(f"{module}.weight: found NaN; download the checkpoint again")
             if scheme is Scheme.FP8_DYNAMIC:
                 return Fp8Weight(weight, scale, None)
             input_scale = _row_scale([module], "input_scale", read("input_scale"), 1).to(weight.device)
@@ -135,6 +133,18 @@ CHECKED_AT_ONCE = 2**26
 """Bytes of a matrix that are looked through together: what the search holds beside it is no larger."""
 
 
-def _has_nan(matrix: Tensor) -> bool:
-    parts = torch.split(matrix.view(torch.uint8).flatten(), CHECKED_AT_ONCE)
-    return any(bool(((part & 0x7F) == 0x7F).any()) for part in parts)
+def numbers(name: str, tensor: Tensor) -> Tensor:
+    """The tensor itself. Raises CheckpointError where it has a NaN: every answer would be made of it.
+
+    Infinity passes: minus infinity is the A_log of a head that forgets nothing.
+    """
+    for part in torch.split(tensor.flatten(), CHECKED_AT_ONCE // tensor.itemsize):
+        if bool(_is_nan(part).any()):
+            raise CheckpointError(f"{name}: found NaN, expected numbers; download the checkpoint again")
+    return tensor
+
+
+def _is_nan(values: Tensor) -> Tensor:
+    if values.dtype == torch.float8_e4m3fn:  # of which no device compares two
+        return (values.view(torch.uint8) & 0x7F) == 0x7F
+    return values.isnan()

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.models.config import TextConfig
 from engine.weights.checkpoint import Checkpoint, Part
 from engine.weights.errors import CheckpointError
-from engine.weights.layouts import FLOATS, SCALAR, Spec, build, build_nvfp4, layout, stacked_layout
+from engine.weights.layouts import FLOATS, SCALAR, Spec, build, build_nvfp4, layout, numbers, stacked_layout
 from engine.weights.quantization import QuantConfig, Scheme, load_quant_config
 from engine.weights.specs import linear_shapes, optional_scalars, plain_shapes
 from engine.weights.types import Nvfp4Weight, Weight, WeightError
@@ -95,8 +95,8 @@ class ModelWeights:
         return Part(name, first, (self.linears[module][0], *shape[2:]))
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor as stored, on the device."""
-        return self.checkpoint.read(name, self.device)
+        """A tensor as stored, on the device. Raises CheckpointError where it has a NaN."""
+        return numbers(name, self.checkpoint.read(name, self.device))
 
     def scalar(self, name: str, default: float) -> float:
         """A stored scalar, or `default` where the checkpoint has none."""
@@ -123,7 +123,7 @@ class ModelWeights:
             first = self.checkpoint.tensors[leftover[0]].stored_name
             raise CheckpointError(
                 f"{first}: not part of this model as configured ({len(leftover)} such tensors); expected only text "
-                "tensors of its layers and schemes: config.json and the weights do not belong together"
+                f"tensors of its layers and schemes; {BELONG}"
             )
 
     def _check_schemes(self) -> None:

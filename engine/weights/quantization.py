@@ -42,6 +42,10 @@ MODELOPT_SCHEMES = {
 }
 
 
+ANOTHER = "use a checkpoint that is stored so"
+"""What to do about a scheme that this engine does not read."""
+
+
 @dataclass(frozen=True, slots=True)
 class QuantConfig:
     """Rules in the order they are asked: ignored, exact names, patterns, the default for every linear layer."""
@@ -100,7 +104,9 @@ def load_quant_config(path: Path) -> QuantConfig:
         case "compressed-tensors":
             parsed = _compressed_tensors(file, main)
         case method:
-            raise CheckpointError(f"{file}: quant_method {method!r}; this engine reads modelopt and compressed-tensors")
+            raise CheckpointError(
+                f"{file}: quant_method {method!r}; this engine reads modelopt and compressed-tensors, {ANOTHER}"
+            )
     return _reconcile(parsed, _modelopt(twin, legacy), file, twin) if legacy else parsed
 
 
@@ -137,7 +143,9 @@ def _modelopt(file: Path, section: Mapping[str, Any]) -> QuantConfig:
             spec = _table(file, name, entry)
             exact[canonical(name)] = _modelopt_scheme(file, name, spec.get("quant_algo"), spec.get("group_size"))
         if not exact:
-            raise CheckpointError(f"{file}: MIXED_PRECISION without quantized_layers; expected a table of modules")
+            raise CheckpointError(
+                f"{file}: MIXED_PRECISION without quantized_layers; expected a table of modules, download it again"
+            )
     elif algorithm is not None:
         default = _modelopt_scheme(file, "quant_algo", algorithm, section.get("group_size"))
     return QuantConfig(
@@ -153,11 +161,11 @@ def _modelopt(file: Path, section: Mapping[str, Any]) -> QuantConfig:
 def _modelopt_scheme(file: Path, name: str, algorithm: object, group_size: object) -> Scheme:
     if not isinstance(algorithm, str) or algorithm not in MODELOPT_SCHEMES:
         found = f"quant_algo {algorithm!r}" if name == "quant_algo" else f"{name} has quant_algo {algorithm!r}"
-        raise CheckpointError(f"{file}: {found}; known are {', '.join(MODELOPT_SCHEMES)}")
+        raise CheckpointError(f"{file}: {found}; known are {', '.join(MODELOPT_SCHEMES)}: {ANOTHER}")
     scheme = MODELOPT_SCHEMES[algorithm]
     if scheme is Scheme.NVFP4 and group_size not in (None, NVFP4_BLOCK):
         owner = "" if name == "quant_algo" else f"{name} has "
-        raise CheckpointError(f"{file}: {owner}group_size {group_size}; NVFP4 has {NVFP4_BLOCK}")
+        raise CheckpointError(f"{file}: {owner}group_size {group_size}; NVFP4 has {NVFP4_BLOCK}, {ANOTHER}")
     return scheme
 
 
@@ -170,11 +178,11 @@ def _kv_fp8(file: Path, section: Mapping[str, Any]) -> bool:
     """config.json has kv_cache_scheme, an object or null; the legacy file has kv_cache_quant_algo, "FP8" or null."""
     scheme, algorithm = section.get("kv_cache_scheme"), section.get("kv_cache_quant_algo")
     if scheme is not None and not isinstance(scheme, dict):
-        raise CheckpointError(f"{file}: kv_cache_scheme is {scheme!r}, expected an object or null")
+        raise CheckpointError(f"{file}: kv_cache_scheme is {scheme!r}, expected an object or null; download it again")
     if scheme is not None and (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
-        raise CheckpointError(f"{file}: kv_cache_scheme {scheme}; this engine reads 8-bit float or null")
+        raise CheckpointError(f"{file}: kv_cache_scheme {scheme}; this engine reads 8-bit float or null, {ANOTHER}")
     if algorithm not in (None, "FP8"):
-        raise CheckpointError(f"{file}: kv_cache_quant_algo {algorithm!r}; this engine reads FP8 or null")
+        raise CheckpointError(f"{file}: kv_cache_quant_algo {algorithm!r}; this engine reads FP8 or null, {ANOTHER}")
     return scheme is not None or algorithm == "FP8"
 
 
@@ -235,7 +243,7 @@ def _pattern(file: Path, target: str) -> re.Pattern[str]:
     try:
         return re.compile(target.removeprefix("re:"))
     except re.error as error:
-        raise CheckpointError(f"{file}: {target!r} is not a regular expression ({error})") from None
+        raise CheckpointError(f"{file}: {target!r} is not a regular expression ({error}); download it again") from None
 
 
 def _group_scheme(file: Path, name: str, group: Mapping[str, Any]) -> Scheme:
@@ -248,5 +256,5 @@ def _group_scheme(file: Path, name: str, group: Mapping[str, Any]) -> Scheme:
         return Scheme.FP8_DYNAMIC if inputs.get("dynamic") else Scheme.FP8_STATIC
     raise CheckpointError(
         f"{file}: config group {name} has weights {dict(weights)} and input_activations {inputs}; this engine reads "
-        f"NVFP4 (float, 4 bit, tensor_group of {NVFP4_BLOCK}) and FP8 W8A8 (float, 8 bit, tensor or channel)"
+        f"NVFP4 (float, 4 bit, tensor_group of {NVFP4_BLOCK}) and FP8 W8A8 (float, 8 bit, tensor or channel), {ANOTHER}"
     )

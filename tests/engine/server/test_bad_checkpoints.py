@@ -119,7 +119,17 @@ FAULTS: dict[str, tuple[str, Break, str]] = {
     "unknown quant_algo": (
         SINGLE,
         as_json("config.json", listed(UP, "INT3")),
-        f"{UP} has quant_algo 'INT3'; known are",
+        f"{UP} has quant_algo 'INT3'; known are .*: use a checkpoint that is stored so",
+    ),
+    "unknown quant_algo of all layers": (
+        SINGLE,
+        as_json("config.json", lambda c: c["quantization_config"].update(quant_algo="W4A8_AWQ")),
+        r"config\.json: quant_algo 'W4A8_AWQ'; known are .*: use a checkpoint that is stored so",
+    ),
+    "unknown quant_method": (
+        SINGLE,
+        as_json("config.json", lambda c: c["quantization_config"].update(quant_method="awq")),
+        "quant_method 'awq'; this engine reads modelopt and compressed-tensors, use a checkpoint that is stored so",
     ),
     "disagreeing files": (
         SINGLE,
@@ -163,6 +173,16 @@ FAULTS: dict[str, tuple[str, Break, str]] = {
         SINGLE,
         block_scale(f"{UP}.weight_scale", 0x90),
         r"weight_scale: found a negative value, exp",
+    ),
+    "NaN in an unquantised layer": (
+        SINGLE,
+        put(f"{ROOT}0.linear_attn.in_proj_a.weight", math.nan),
+        r"layers\.0\.linear_attn\.in_proj_a\.weight: found NaN, expected numbers",
+    ),
+    "NaN in a norm": (
+        MOE,
+        put("model.language_model.norm.weight", math.nan),
+        r"norm\.weight: found NaN, expected numbers",
     ),
     "NaN KV scale": (
         SINGLE,
@@ -214,10 +234,13 @@ def test_census_tells_it_in_one_line(whole, tmp_path, capsys, fault):
     assert out.out == ""
     (line,) = told(["census"], out.err)
     assert re.search(message, line), line
+    assert re.search("finish the download|download .*again|use ", line), "what to do"
     assert len(line) < 600
 
 
-@pytest.mark.parametrize("fault", ["truncated shard", "disagreeing files", "NaN block scale", "stacked and single"])
+@pytest.mark.parametrize(
+    "fault", ["truncated shard", "disagreeing files", "NaN block scale", "NaN in a norm", "stacked and single"]
+)
 def test_serve_tells_it_in_one_line_and_frees_its_port(whole, tmp_path, capsys, fault):
     """One fault of each stage: headers, configuration, values, experts. The others take the same way."""
     layout, spoil, message = FAULTS[fault]

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from engine.census import SCALE_BYTES_PER_ROW
 from engine.models.config import load_text_config
+from engine.weights import layouts
 from engine.weights.checkpoint import INDEX
 from engine.weights.errors import CheckpointError
 from engine.weights.loader import ModelWeights, load_weights
@@ -257,6 +258,46 @@ def test_nan_in_an_fp8_matrix(dense: Path, edit: Callable) -> None:
     edit(dense, spoil)
     with pytest.raises(CheckpointError, match=r"in_proj_qkv\.weight: found NaN"):
         load(dense).linear("layers.0.linear_attn.in_proj_qkv")
+
+
+@pytest.mark.parametrize(
+    "name", ["layers.1.linear_attn.A_log", "layers.0.input_layernorm.weight", "embed_tokens.weight", "norm.weight"]
+)
+def test_nan_in_a_plain_tensor(dense: Path, edit: Callable, name: str) -> None:
+    edit(dense, lambda tensors: tensors[f"model.language_model.{name}"].view(-1)[-1:].fill_(math.nan))
+    with pytest.raises(CheckpointError, match=rf"^{name}: found NaN, expected numbers; download the checkpoint again$"):
+        load(dense).tensor(name)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_nan_in_an_unquantised_layer(dense: Path, edit: Callable, dtype: torch.dtype) -> None:
+    name = "layers.0.linear_attn.in_proj_a"
+
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        matrix = tensors[f"model.language_model.{name}.weight"].to(dtype)
+        matrix[0, 7] = math.nan
+        tensors[f"model.language_model.{name}.weight"] = matrix
+
+    edit(dense, spoil)
+    with pytest.raises(CheckpointError, match=rf"{name}\.weight: found NaN"):
+        load(dense).linear(name)
+
+
+def test_a_head_that_forgets_nothing_is_none(dense: Path, edit: Callable) -> None:
+    name = "layers.1.linear_attn.A_log"
+    edit(dense, lambda tensors: tensors[f"model.language_model.{name}"][:1].fill_(-math.inf))
+    assert load(dense).tensor(name)[0] == -math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn])
+@pytest.mark.parametrize("at", [0, 7, 8, 20])
+def test_a_matrix_is_looked_through_to_its_end(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, at: int) -> None:
+    monkeypatch.setattr(layouts, "CHECKED_AT_ONCE", 16)
+    matrix = torch.arange(21.0).view(3, 7)
+    assert layouts.numbers("w", matrix.to(dtype)).dtype == dtype
+    matrix.view(-1)[at] = math.nan
+    with pytest.raises(CheckpointError, match=r"^w: found NaN"):
+        layouts.numbers("w", matrix.to(dtype))
 
 
 def test_a_module_table_that_belongs_to_another_file(dense: Path, edit_json: Callable) -> None:

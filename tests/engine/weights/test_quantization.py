@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from engine.weights.quantization import QuantConfig, Scheme, load_quant_config
 
 W4 = {"quant_algo": "W4A16_NVFP4", "group_size": 16}
 FP8 = {"quant_algo": "FP8"}
+WHAT_TO_DO = "download (it|both) again|use a checkpoint"
 
 
 def read(folder: Path, quantization: dict | None, legacy: dict | None = None) -> QuantConfig:
@@ -118,8 +120,9 @@ def test_agreeing_files_need_no_note(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path: Path, quantization: dict, legacy: dict | None, message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as caught:
         read(tmp_path, quantization, legacy)
+    assert re.search(WHAT_TO_DO, str(caught.value))
 
 
 MALFORMED = [
@@ -140,8 +143,9 @@ MALFORMED = [
 
 @pytest.mark.parametrize(("quantization", "key"), MALFORMED, ids=lambda v: str(v)[:40])
 def test_json_of_another_shape_is_named(tmp_path: Path, quantization: Any, key: str) -> None:
-    with pytest.raises(CheckpointError, match=rf"config\.json: .*{key}"):
+    with pytest.raises(CheckpointError, match=rf"config\.json: .*{key}") as caught:
         read(tmp_path, quantization)
+    assert re.search(WHAT_TO_DO, str(caught.value))
 
 
 def test_a_legacy_file_of_another_shape_is_named(tmp_path: Path) -> None:
@@ -213,5 +217,6 @@ def test_four_bit_activations_are_read_as_sixteen(tmp_path: Path) -> None:
     ],
 )
 def test_a_group_that_is_not_implemented_is_refused(tmp_path: Path, groups: list[dict], message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as caught:
         read(tmp_path, compressed(*groups))
+    assert re.search(WHAT_TO_DO, str(caught.value))
