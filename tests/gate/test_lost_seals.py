@@ -89,6 +89,23 @@ LOST = {
 }
 
 
+def test_a_record_changed_beneath_its_report_is_found_by_what_reads_it(
+    newer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The report has a seal of its own and is shown as it was written; nothing is derived from such records."""
+    older = newer.with_name("20260101")
+    record = next(newer.glob("legs/*/requests.parquet"))
+    record.write_bytes(record.read_bytes() + b"x")
+    shown.show("20260102", newer.parents[1], every=False)
+    assert "PASS" in capsys.readouterr().out
+    assert [entry.verdict for entry in runs.entries(newer.parents[1])] == ["PASS", "PASS"]
+    for derive in (lambda: shown.report("20260102", newer.parents[1]), lambda: compare(older, newer)):
+        with pytest.raises(StorageError, match=r"requests\.parquet was changed after the run was finished"):
+            derive()
+    found, said = accepted(newer)
+    assert (found, len(said)) == ("20260101", 1)
+
+
 @pytest.mark.parametrize("seal", LOST)
 def test_it_is_neither_compared_nor_a_baseline(newer: Path, seal: str) -> None:
     older = newer.with_name("20260101")
