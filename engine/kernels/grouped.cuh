@@ -3,9 +3,12 @@
 // A pair is one token at one of its experts: pair = token * slots + slot. Pairs lie sorted by expert; an entry is one expert
 // and its next few pairs (route.cuh).
 #pragma once
+#include <type_traits>
+
 #include "launch.cuh"
 #include "math.cuh"
 #include "w4a16.cuh"
+#include "w8a8.cuh"
 
 namespace engine {
 
@@ -16,9 +19,9 @@ enum class Output : int {
 };
 
 struct GroupedArgs {
-    const uint8_t* weight;      // units, [experts][n / 16][k / 256][2304]
+    const uint8_t* weight;      // units of W, [experts][n / 16][k / W::UNIT_K][W::UNIT_BYTES]
     const float* row_scale;     // [experts][n]
-    const uint8_t* x;           // bf16 [tokens or pairs][k]
+    const uint8_t* x;           // [tokens or pairs][k], bf16; of W8A8 e4m3
     void* out;
     const int4* entries;        // {expert, first of its pairs, how many, 0}
     const int* entry_count;
@@ -27,17 +30,33 @@ struct GroupedArgs {
     int m, slots, n, k;
 
     // Offsets are kept in 32 bits.
+    template <class W = W4A16>
     bool valid() const {
         constexpr double MOST = 2147483647.;
-        return m >= 1 && slots >= 1 && n >= TILE_ROWS && n % TILE_ROWS == 0 && k >= W4A16::UNIT_K && k % W4A16::UNIT_K == 0 &&
-               double(m) * slots * n <= MOST && double(m) * slots * k * W4A16::X_BYTES <= MOST;
+        return m >= 1 && slots >= 1 && n >= TILE_ROWS && n % TILE_ROWS == 0 && k >= W::UNIT_K && k % W::UNIT_K == 0 &&
+               double(m) * slots * n <= MOST && double(m) * slots * k * W::X_BYTES <= MOST;
     }
 };
 
-// Bytes from x to the row of `pair`.
+// Of W8A8: a row of x is codes times a scale of its own.
+struct ScaledArgs : GroupedArgs {
+    const float* x_scale;       // [tokens or pairs]
+};
+template <class W>
+constexpr bool SCALED = std::is_same_v<W, W8A8>;
+template <class W>
+using ArgsOf = std::conditional_t<SCALED<W>, ScaledArgs, GroupedArgs>;
+
+// The row of x that is multiplied for `pair`.
 template <Output O>
+__device__ __forceinline__ int x_row(const GroupedArgs& args, int pair) {
+    return O == Output::SWIGLU ? pair / args.slots : pair;
+}
+
+// Bytes from x to the row of `pair`.
+template <Output O, class W = W4A16>
 __device__ __forceinline__ int x_offset(const GroupedArgs& args, int pair) {
-    return (O == Output::SWIGLU ? pair / args.slots : pair) * args.k * W4A16::X_BYTES;
+    return x_row<O>(args, pair) * args.k * W::X_BYTES;
 }
 
 // Elements from args.out to the row that takes the sums of `pair`.
@@ -69,6 +88,18 @@ __device__ __forceinline__ Columns<O> columns_of(const GroupedArgs& args, int pa
     return columns;
 }
 
+// The rows of x of the lane's two pairs of a group; pair: as columns_of takes it.
+template <Output O>
+__device__ __forceinline__ int2 x_rows(const GroupedArgs& args, int pair, int lane) {
+    const int column = lane % 4 * 2, first = __shfl_sync(~0u, pair, column * 4), second = __shfl_sync(~0u, pair, column * 4 + 4);
+    return make_int2(x_row<O>(args, first), x_row<O>(args, second));
+}
+
+// A lane's sums times its two columns' scales.
+__device__ __forceinline__ float4 times_columns(float4 sums, float2 scales) {
+    return make_float4(sums.x * scales.x, sums.y * scales.y, sums.z * scales.x, sums.w * scales.y);
+}
+
 // The two row scales that this lane's sums of a tile need: to be loaded long before their use.
 __device__ __forceinline__ float2 expert_scales(const GroupedArgs& args, int expert, int tile, int lane) {
     const float* scale = args.row_scale + size_t(expert) * args.n + tile * TILE_ROWS + lane / 4;
@@ -80,9 +111,9 @@ __device__ __forceinline__ float2 expert_scales(const GroupedArgs& args, int exp
 // PAIR: lanes of an even g and of the odd one after it trade, so that the first has rows g and g + 1 of both columns and the
 // second rows g + 7 and g + 8. Each stores 4 bytes of a column at a time, the warp 32 of each, which is a whole sector: as
 // they lie it would take twice as many stores, of half a sector each.
-template <Output O>
+template <Output O, class W = W4A16>
 __device__ __forceinline__ void write_pairs(const GroupedArgs& args, const Columns<O>& columns, int tile, int lane, float2 scales, float4 sums) {
-    const float low = scales.x * W4A16::EPILOGUE_SCALE, high = scales.y * W4A16::EPILOGUE_SCALE;
+    const float low = scales.x * W::EPILOGUE_SCALE, high = scales.y * W::EPILOGUE_SCALE;
     if constexpr (O == Output::PAIR) {
         const bool odd = lane & 4;
         const uint32_t lows = pack_bf16(sums.x * low, sums.y * low), highs = pack_bf16(sums.z * high, sums.w * high);

@@ -70,9 +70,15 @@ struct W4A16 {
         }
     }
 
-    // The same for one group of tokens whose columns are in registers: tokens[part][j] what `multiply` reads for them.
+    // The same for one group of tokens whose columns are in registers. x: from the lane's columns of its token on.
+    using Loaded = uint4[4][2];
+    static constexpr int X_LANE_BYTES = 32;   // of a lane's columns, one after the other
+    static __device__ __forceinline__ void load(const uint8_t* x, Loaded& tokens) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) tokens[i / 2][i % 2] = *reinterpret_cast<const uint4*>(x + i / 2 * 128 + i % 2 * 16);
+    }
     template <int CHAINS>
-    static __device__ __forceinline__ void multiply_loaded(const uint8_t* unit, const uint4 (&tokens)[4][2], int lane, float (&sums)[CHAINS][LANE_SUMS]) {
+    static __device__ __forceinline__ void multiply_loaded(const uint8_t* unit, const Loaded& tokens, int lane, float (&sums)[CHAINS][LANE_SUMS]) {
         const uint2 scales = reinterpret_cast<const uint2*>(unit + 2048)[lane];
 #pragma unroll
         for (int part = 0; part < 4; part++) {

@@ -17,10 +17,12 @@ from tests.ops.emulator import BLACKWELL
 CONSTANT = {
     "SHARED_BYTES": ("attention", "kernel"),
     "sizeof(ChunkShared)": ("gdn", "chunks"),
-    "GROUPED_SHARED_BYTES": ("moe", "kernel"),
-    "MANY_SHARED_BYTES": ("moe", "many"),
+    "GROUPED_SHARED_BYTES<W>": ("moe", "kernel"),
+    "MANY_SHARED_BYTES<W>": ("moe", "many"),
 }
 """Asked for by a kernel that every architecture has -> whose."""
+UNITS = ("W4A16", "W8A8")
+"""What the W of a constant stands for."""
 ELSEWHERE = {
     "0": "declared, if at all",
     "shared": "skinny.cuh: as deep a ring as fits, and test_skinny_plan.py plans for either architecture",
@@ -30,7 +32,7 @@ ELSEWHERE = {
 }
 """Why the other launches need no look here."""
 LAUNCH = re.compile(
-    r"\breturn launch\(.*?, ([\w:()]+), (?:dependent|true|false), stream|= launch\(.*?, ([\w:()]+), dep"
+    r"\breturn launch\(.*?, ([\w:()<>]+), (?:dependent|true|false), stream|= launch\(.*?, ([\w:()<>]+), dep"
 )
 
 
@@ -49,10 +51,13 @@ def test_every_launch_is_looked_at_here_or_elsewhere() -> None:
 
 
 @pytest.mark.skipif(emulator.compiler() is None, reason="needs g++")
-@pytest.mark.parametrize("name", CONSTANT)
-def test_what_is_asked_for_fits_a_block_of_sm_121a(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "unit"), [(name, unit) for name in CONSTANT for unit in (UNITS if name.endswith("<W>") else ("",))]
+)
+def test_what_is_asked_for_fits_a_block_of_sm_121a(name: str, unit: str) -> None:
     assert TARGETS["121a"].max_shared_bytes == BLACKWELL == 99 * 1024
     op, source = CONSTANT[name]
+    name = name.replace("<W>", f"<{unit}>")
     fits = '\nnamespace engine {{ static_assert({} <= {}, "does not fit"); }}\n'
     assert emulator.complaints(op, source, fits.format(name, BLACKWELL), max_shared_bytes=BLACKWELL) == ""
     assert "does not fit" in emulator.complaints(op, source, fits.format(name, 1024), max_shared_bytes=BLACKWELL)

@@ -1,4 +1,4 @@
-"""The mixture of experts on CUDA: whose pairs lie where, and the W4A16 products of the chosen experts.
+"""The mixture of experts on CUDA: whose pairs lie where, and the products of the chosen experts, NVFP4 or FP8.
 
 A pair is one token at one of its experts, numbered token · slots + slot; the shared expert is expert number `experts`,
 chosen by every token at its last slot with the weight sigmoid(gate). Nothing here waits for the device.
@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import overload
 
 import torch
 from torch import Tensor
 
 from engine.kernels import library
 from engine.kernels.skinny import machine
+from engine.ops.moe import fp8
+from engine.ops.moe.fp8 import Fp8Experts
 from engine.ops.w4a16 import pack as w4a16_pack
-from engine.weights.types import Nvfp4Weight
+from engine.weights.types import Fp8Weight, Nvfp4Weight, WeightError, fused_input_scale
 
 MAX_ROUTED = 32
 """Tokens of one routing launch."""
@@ -116,7 +119,14 @@ class Experts:
         return self.rows, self.units.shape[1] * w4a16_pack.UNIT_K
 
 
-def pack(weight: Nvfp4Weight, experts: int) -> Experts:
+Stack = Experts | Fp8Experts
+
+
+@overload
+def pack(weight: Nvfp4Weight, experts: int) -> Experts: ...
+@overload
+def pack(weight: Fp8Weight, experts: int) -> Fp8Experts: ...
+def pack(weight: Nvfp4Weight | Fp8Weight, experts: int) -> Stack:
     """`weight` has one expert's rows after another's, all of one shape.
 
     Packed as one matrix: expert by expert it took 21,335 kernels a layer of the 35B, together 3,825.
@@ -124,12 +134,28 @@ def pack(weight: Nvfp4Weight, experts: int) -> Experts:
     n = weight.shape[0]
     if n % (experts * w4a16_pack.UNIT_ROWS):
         raise ValueError(f"moe: {n} rows of {experts} experts; expected a multiple of {w4a16_pack.UNIT_ROWS} of each")
+    if isinstance(weight, Fp8Weight):
+        return fp8.pack(weight, n // experts)
     return Experts(w4a16_pack.pack(weight.packed, weight.block_scale), weight.row_scale, n // experts)
 
 
-def pack_gate_up(gate: Nvfp4Weight, up: Nvfp4Weight, experts: int) -> Experts:
-    """Of each expert eight rows of gate and eight of up in turn: what the SwiGLU epilogue expects."""
+@overload
+def pack_gate_up(gate: Nvfp4Weight, up: Nvfp4Weight, experts: int) -> Experts: ...
+@overload
+def pack_gate_up(gate: Fp8Weight, up: Fp8Weight, experts: int) -> Fp8Experts: ...
+@overload
+def pack_gate_up(gate: Nvfp4Weight | Fp8Weight, up: Nvfp4Weight | Fp8Weight, experts: int) -> Stack: ...
+def pack_gate_up(gate: Nvfp4Weight | Fp8Weight, up: Nvfp4Weight | Fp8Weight, experts: int) -> Stack:
+    """Of each expert eight rows of gate and eight of up in turn: what the SwiGLU epilogue expects.
+
+    WeightError where they are not of one kind.
+    """
     join = w4a16_pack.interleave
+    if isinstance(gate, Fp8Weight) and isinstance(up, Fp8Weight):
+        codes, scale = join(gate.weight, up.weight), join(gate.row_scale, up.row_scale)
+        return pack(Fp8Weight(codes, scale, fused_input_scale([gate, up])), experts)
+    if not (isinstance(gate, Nvfp4Weight) and isinstance(up, Nvfp4Weight)):
+        raise WeightError(f"moe: found gate {type(gate).__name__}, up {type(up).__name__}; expected one kind of both")
     rows = join(gate.packed, up.packed)
     return pack(Nvfp4Weight(rows, join(gate.block_scale, up.block_scale), join(gate.row_scale, up.row_scale)), experts)
 
@@ -238,14 +264,14 @@ def routing_of_many(logits: Tensor, top_k: int, *, dependent: bool = False, coun
     return made
 
 
-def swiglu(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor:
+def swiglu(x: Tensor, experts: Stack, how: Routing, *, dependent: bool = False) -> Tensor:
     """x bf16 [tokens, k] -> silu(gate) · up of each pair, bf16 [tokens · slots, n / 2]."""
     out = x.new_empty(how.tokens * how.slots, experts.rows // 2)
     _run(x, experts, how, out, Output.SWIGLU, dependent)
     return out
 
 
-def down(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) -> Tensor | WeightedPairs:
+def down(x: Tensor, experts: Stack, how: Routing, *, dependent: bool = False) -> Tensor | WeightedPairs:
     """x bf16 [tokens · slots, k] -> the feed-forward's output, as `norm.cuda.add_norm` adds it up to the same bits.
 
     Up to 32 tokens fp32 [slots, tokens, n]: each pair's output in bf16 times its weight. Beyond, where bytes are what
@@ -260,17 +286,24 @@ def down(x: Tensor, experts: Experts, how: Routing, *, dependent: bool = False) 
     return WeightedPairs(pairs, how.weights)
 
 
-def _run(x: Tensor, experts: Experts, how: Routing, out: Tensor, output: Output, dependent: bool) -> None:
+def _run(x: Tensor, experts: Stack, how: Routing, out: Tensor, output: Output, dependent: bool) -> None:
     n, k = experts.shape
     if x.dtype != torch.bfloat16 or not x.is_contiguous() or x.shape[1] != k:
         raise ValueError(f"moe: found x {x.dtype} {list(x.shape)}; expected contiguous bfloat16 with {k} columns")
     blocks = machine(x.device).multiprocessors
-    tensors = (experts.units, experts.row_scale, x, out, how.entries, how.count, how.pairs, how.weights)
+    operands: tuple[Tensor, ...] = (x,)
+    if isinstance(experts, Fp8Experts):
+        operands = fp8.quantize(x, experts.input_scale, dependent=dependent)
+        name = "engine_moe_grouped_fp8" if how.tokens <= MAX_ROUTED else "engine_moe_grouped_many_fp8"
+    else:
+        name = _kernel(how.tokens, n, x.device)
+    tensors = (experts.units, experts.row_scale, *operands, out, how.entries, how.count, how.pairs, how.weights)
     sizes = (how.tokens, how.slots, n, k, int(output), blocks, int(dependent))
-    library.call(_kernel(how.tokens, n, x.device), x.device, *tensors, *sizes)
+    library.call(name, x.device, *tensors, *sizes)
 
 
 def _kernel(tokens: int, rows: int, device: torch.device) -> str:
+    """Of NVFP4 experts."""
     if WIDE and tokens >= WIDE_TOKENS and rows % WIDE_ROWS == 0 and library.arch_of(device) in WIDE_ARCHS:
         return "engine_moe_grouped_wide"
     return "engine_moe_grouped" if tokens <= MAX_ROUTED else "engine_moe_grouped_many"

@@ -1,4 +1,4 @@
-// Routing of up to 32 tokens, and the W4A16 products of the experts they chose.
+// Routing of up to 32 tokens, and the products of the experts they chose: W4A16, or W8A8 of x that quantize.cu leaves.
 //
 // A pair is one token at one of its experts: pair = token * slots + slot. The shared expert is one more expert, which every
 // token chooses at its last slot. Pairs lie sorted by expert; an entry is one expert and up to 8 of its pairs:
@@ -18,7 +18,7 @@
 // the weights. What the epilogue needs is loaded when an entry begins (pairs, weights) or a tile (row scales, which come
 // from DRAM: they are prefetched with the tile's first unit). Where K is short (`down`: 2 units) warps own whole tiles;
 // where it is not, the sums of tiles in which warps meet are added in shared memory at the end, in the order of k.
-// Bytes read: every chosen expert's weights once, n * k * 9 / 16 each.
+// Bytes read: every chosen expert's weights once, n * k * 9 / 16 each; in FP8 n * k.
 //
 // Rejected: a block per (token, expert), which reads an expert once per token; atomics into one output, whose order of
 // additions would change from run to run: `down` leaves one fp32 plane per slot, and the next norm adds them up.
@@ -42,14 +42,17 @@ __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_kernel(const RouteArgs
 // Units in flight per warp, and up to how many units of K a warp takes whole tiles.
 constexpr int GROUPED_DEPTH = 3;
 constexpr int GROUPED_WARPS = WARPS<1>;
-constexpr int SHORT_K = 2;
+template <class W>
+constexpr int SHORT_K = 512 / W::UNIT_K;
 constexpr int CHAINS = 2;   // sums per tile, so that a multiply-add need not wait for the one before
 
 // Ring, barriers, and the sums that a warp leaves of the tiles it shares: at most two, its first and its last.
-constexpr size_t RING_BYTES = size_t(GROUPED_WARPS) * GROUPED_DEPTH * W4A16::UNIT_BYTES;
+template <class W>
+constexpr size_t RING_BYTES = size_t(GROUPED_WARPS) * GROUPED_DEPTH * W::UNIT_BYTES;
 constexpr size_t BARRIER_BYTES = size_t(GROUPED_WARPS) * GROUPED_DEPTH * sizeof(uint64_t);
-constexpr size_t GROUPED_SHARED_BYTES = RING_BYTES + BARRIER_BYTES + size_t(GROUPED_WARPS) * 2 * 32 * sizeof(float4);
-static_assert(GROUPED_SHARED_BYTES <= MAX_SHARED_BYTES, "ring and sums must fit");
+template <class W>
+constexpr size_t GROUPED_SHARED_BYTES = RING_BYTES<W> + BARRIER_BYTES + size_t(GROUPED_WARPS) * 2 * 32 * sizeof(float4);
+static_assert(GROUPED_SHARED_BYTES<W4A16> <= MAX_SHARED_BYTES && GROUPED_SHARED_BYTES<W8A8> <= MAX_SHARED_BYTES, "ring and sums must fit");
 
 // A place in the list of all entries' row tiles.
 struct Place {
@@ -60,14 +63,14 @@ struct Place {
     }
 };
 
-template <Output O>
-__global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const GroupedArgs args) {
+template <class W, Output O>
+__global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const ArgsOf<W> args) {
     static_assert(ENTRY_PAIRS == TOKENS);
     extern __shared__ __align__(128) uint8_t shared[];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    uint8_t* ring = shared + size_t(warp) * GROUPED_DEPTH * W4A16::UNIT_BYTES;
-    uint64_t* full = reinterpret_cast<uint64_t*>(shared + RING_BYTES) + warp * GROUPED_DEPTH;
-    float4* parts = reinterpret_cast<float4*>(shared + RING_BYTES + BARRIER_BYTES);
+    uint8_t* ring = shared + size_t(warp) * GROUPED_DEPTH * W::UNIT_BYTES;
+    uint64_t* full = reinterpret_cast<uint64_t*>(shared + RING_BYTES<W>) + warp * GROUPED_DEPTH;
+    float4* parts = reinterpret_cast<float4*>(shared + RING_BYTES<W> + BARRIER_BYTES);
     if (lane == 0) {
         for (int i = 0; i < GROUPED_DEPTH; i++) barrier_init(full + i, 1);
         barrier_init_fence();
@@ -82,11 +85,11 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     }
     // The first entries' experts, asked for together with their number: the first copies wait for one trip and not for two.
     const int listed = __ldcg(&args.entries[min(lane, args.m * args.slots - 1)].x);
-    const int tiles_each = args.n / TILE_ROWS, units = args.k / W4A16::UNIT_K;
+    const int tiles_each = args.n / TILE_ROWS, units = args.k / W::UNIT_K;
     const int all_tiles = __ldcg(args.entry_count) * tiles_each;
     const int tile_begin = share_begin(all_tiles, gridDim.x, blockIdx.x);
     const int tiles = share_begin(all_tiles, gridDim.x, blockIdx.x + 1) - tile_begin;
-    const int grain = units <= SHORT_K ? units : 1, grains = tiles * units / grain;   // units that one warp takes together
+    const int grain = units <= SHORT_K<W> ? units : 1, grains = tiles * units / grain;   // units that one warp takes together
     const int begin = share_begin(grains, GROUPED_WARPS, warp) * grain, end = share_begin(grains, GROUPED_WARPS, warp + 1) * grain;
 
     // An expert's tiles lie one after the other, so only a new entry needs an address. Lane 0 alone keeps these.
@@ -97,14 +100,14 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     const float* next_scales = nullptr;
     auto open_entry = [&](int expert) {
         const int tile = expert * tiles_each + ahead.tile;
-        next = args.weight + (size_t(tile) * units + next_column) * W4A16::UNIT_BYTES;
+        next = args.weight + (size_t(tile) * units + next_column) * W::UNIT_BYTES;
         next_scales = args.row_scale + size_t(tile) * TILE_ROWS;
     };
     auto fetch = [&](int stage) {
-        barrier_expect_bytes(full + stage, W4A16::UNIT_BYTES);
-        bulk_load(ring + stage * W4A16::UNIT_BYTES, next, W4A16::UNIT_BYTES, full + stage, policy);
+        barrier_expect_bytes(full + stage, W::UNIT_BYTES);
+        bulk_load(ring + stage * W::UNIT_BYTES, next, W::UNIT_BYTES, full + stage, policy);
         if (next_column == 0 || next_unit == begin) prefetch_l2(next_scales, TILE_ROWS * sizeof(float));
-        next_unit++, next += W4A16::UNIT_BYTES;
+        next_unit++, next += W::UNIT_BYTES;
         if (++next_column < units) return;
         next_column = 0, next_scales += TILE_ROWS;
         ahead.advance(tiles_each);
@@ -117,14 +120,16 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     }
     if constexpr (O == Output::WEIGHTED) let_next_kernel_start();
 
-    // What the lane needs of an entry. x_row: of its column's pair; one past the last may be any.
-    const uint8_t* x_row = nullptr;
+    // What the lane needs of an entry. x_begin, rows: of its column's pair, of its two sums'; one past the last may be any.
+    const uint8_t* x_begin = nullptr;
     Columns<O> columns;
+    [[maybe_unused]] int2 rows = make_int2(0, 0);
     auto load_entry = [&](int index) {
         const int4 entry = __ldcg(args.entries + index);
         const int pair = __ldcg(args.pairs + entry.y + min(lane / 4, entry.z - 1));
-        x_row = args.x + x_offset<O>(args, pair) + lane % 4 * 32;
+        x_begin = args.x + x_offset<O, W>(args, pair) + lane % 4 * W::X_LANE_BYTES;
         columns = columns_of<O>(args, pair, 0, entry.z, lane);
+        if constexpr (SCALED<W>) rows = x_rows<O>(args, pair, lane);
         return entry.x;
     };
     auto part = [&](int owner, bool last) -> float4& { return parts[(owner * 2 + last) * 32 + lane]; };
@@ -137,23 +142,29 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
     };
     if (begin < end) load_tile();
     if constexpr (O == Output::WEIGHTED) wait_for_previous_kernel();   // only x is of the previous kernel
+    // Of the tile's two columns, loaded before its products, which they are waited for behind.
+    auto x_scales_of = [&] {
+        if constexpr (SCALED<W>) return make_float2(__ldcg(args.x_scale + rows.x), __ldcg(args.x_scale + rows.y));
+        else return float2{};
+    };
     for (int unit = begin, column = begin % units; unit < end; column = 0) {
         const int last = min(unit + units - column, end);
         const bool whole = last - unit == units, at_begin = unit == begin;
         float chains[CHAINS][LANE_SUMS] = {};
-        const uint8_t* x = x_row + column * W4A16::UNIT_K * W4A16::X_BYTES;
-        for (; unit < last; unit++, x += W4A16::UNIT_K * W4A16::X_BYTES) {
-            uint4 tokens[4][2];
-#pragma unroll
-            for (int i = 0; i < 8; i++) tokens[i / 2][i % 2] = *reinterpret_cast<const uint4*>(x + i / 2 * 128 + i % 2 * 16);
+        const uint8_t* x = x_begin + column * W::UNIT_K * W::X_BYTES;
+        [[maybe_unused]] const float2 x_scales = x_scales_of();
+        for (; unit < last; unit++, x += W::UNIT_K * W::X_BYTES) {
+            typename W::Loaded tokens;
+            W::load(x, tokens);
             barrier_wait(full + stage, parity);
-            W4A16::multiply_loaded<CHAINS>(ring + stage * W4A16::UNIT_BYTES, tokens, lane, chains);
+            W::template multiply_loaded<CHAINS>(ring + stage * W::UNIT_BYTES, tokens, lane, chains);
             __syncwarp();   // every lane has read the stage before it is refilled
             if (lane == 0 && next_unit < end) fetch(stage);
             if (++stage == GROUPED_DEPTH) stage = 0, parity ^= 1;
         }
-        const float4 sums = make_float4(chains[0][0] + chains[1][0], chains[0][1] + chains[1][1], chains[0][2] + chains[1][2], chains[0][3] + chains[1][3]);
-        if (whole) write_pairs<O>(args, columns, place.tile, lane, scales, sums);
+        float4 sums = make_float4(chains[0][0] + chains[1][0], chains[0][1] + chains[1][1], chains[0][2] + chains[1][2], chains[0][3] + chains[1][3]);
+        if constexpr (SCALED<W>) sums = times_columns(sums, x_scales);
+        if (whole) write_pairs<O, W>(args, columns, place.tile, lane, scales, sums);
         else part(warp, !at_begin) = sums;
         place.advance(tiles_each);
         if (unit < end) load_tile();
@@ -177,14 +188,24 @@ __global__ void __launch_bounds__(GROUPED_WARPS * 32, 1) grouped_kernel(const Gr
             const float4 p = part(owner, run < tile * units);
             sums.x += p.x, sums.y += p.y, sums.z += p.z, sums.w += p.w;
         }
-        write_pairs<O>(args, columns, place.tile, lane, scales, sums);
+        write_pairs<O, W>(args, columns, place.tile, lane, scales, sums);
     }
 }
 
-template <Output O>
-cudaError_t launch_grouped(const GroupedArgs& args, int blocks, bool dependent, void* stream) {
-    if (cudaError_t error = cudaFuncSetAttribute(grouped_kernel<O>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(GROUPED_SHARED_BYTES))) return error;
-    return launch(grouped_kernel<O>, dim3(blocks), GROUPED_WARPS * 32, GROUPED_SHARED_BYTES, dependent, stream, args);
+template <class W, Output O>
+cudaError_t launch_grouped(const ArgsOf<W>& args, int blocks, bool dependent, void* stream) {
+    if (cudaError_t error = cudaFuncSetAttribute(grouped_kernel<W, O>, cudaFuncAttributeMaxDynamicSharedMemorySize, int(GROUPED_SHARED_BYTES<W>))) return error;
+    return launch(grouped_kernel<W, O>, dim3(blocks), GROUPED_WARPS * 32, GROUPED_SHARED_BYTES<W>, dependent, stream, args);
+}
+
+template <class W>
+int dispatch_grouped(const ArgsOf<W>& args, int output, int blocks, bool dependent, void* stream) {
+    if (!args.template valid<W>() || blocks < 1) return cudaErrorInvalidValue;
+    switch (Output(output)) {
+        case Output::SWIGLU: return launch_grouped<W, Output::SWIGLU>(args, blocks, dependent, stream);
+        case Output::WEIGHTED: return launch_grouped<W, Output::WEIGHTED>(args, blocks, dependent, stream);
+        default: return cudaErrorInvalidValue;
+    }
 }
 
 }  // namespace
@@ -206,10 +227,15 @@ extern "C" int engine_moe_grouped(const void* weight, const float* row_scale, co
     using namespace engine;
     const GroupedArgs args{static_cast<const uint8_t*>(weight), row_scale, static_cast<const uint8_t*>(x), out, static_cast<const int4*>(entries),
                            entry_count, pairs, weights, m, slots, n, k};
-    if (!args.valid() || blocks < 1) return cudaErrorInvalidValue;
-    switch (Output(output)) {
-        case Output::SWIGLU: return launch_grouped<Output::SWIGLU>(args, blocks, dependent, stream);
-        case Output::WEIGHTED: return launch_grouped<Output::WEIGHTED>(args, blocks, dependent, stream);
-    }
-    return cudaErrorInvalidValue;
+    return dispatch_grouped<W4A16>(args, output, blocks, dependent, stream);
+}
+
+// The same of FP8 experts: x e4m3, whose rows' scales are x_scale [tokens or pairs].
+extern "C" int engine_moe_grouped_fp8(const void* weight, const float* row_scale, const void* x, const float* x_scale, void* out,
+                                      const void* entries, const int* entry_count, const int* pairs, const float* weights, int m,
+                                      int slots, int n, int k, int output, int blocks, int dependent, void* stream) {
+    using namespace engine;
+    const ScaledArgs args{{static_cast<const uint8_t*>(weight), row_scale, static_cast<const uint8_t*>(x), out, static_cast<const int4*>(entries),
+                           entry_count, pairs, weights, m, slots, n, k}, x_scale};
+    return dispatch_grouped<W8A8>(args, output, blocks, dependent, stream);
 }

@@ -9,6 +9,7 @@ inline uint8_t __nv_cvt_float_to_fp8(float value, __nv_saturation_t, __nv_fp8_in
     const uint8_t sign = std::signbit(value) ? 0x80 : 0;
     const float magnitude = std::fabs(value);
     if (value != value) return 0x7F;
+    if (magnitude == 0) return sign;   // of which frexp says exponent 0
     if (magnitude >= 448.f) return sign | 0x7E;
     int exponent;
     std::frexp(magnitude, &exponent);

@@ -65,4 +65,24 @@ void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b
 inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_m16n8k16<half_of>(d, a, b0, b1); }
 inline void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { mma_m16n8k16<f16_of>(d, a, b0, b1); }
 
+// m16n8k32. Word i of lane 4g + t of A: row g + 8 (i % 2), columns 4t + 16 (i / 2) and the next three; of B: rows 4t + 16 i, column g.
+inline void mma_e4m3(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    struct Operands { uint32_t a[4], b[2]; };
+    const auto all = emulator::gather(Operands{{a0, a1, a2, a3}, {b0, b1}});
+    auto element = [](uint32_t word, int index) {
+        const unsigned bits = word >> 8 * index & 0xFF;
+        return (bits & 0x7F) == 0x7F ? NAN : small_float(bits, 4, 3);
+    };
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (int out = 0; out < 4; out++) {
+        double sum = d[out];
+        for (int k = 0; k < 32; k++) {
+            const int holder = k % 16 / 4, half = k / 16;
+            const float a = element(all[4 * g + holder].a[out / 2 + 2 * half], k % 4);
+            sum += double(a) * element(all[4 * (2 * t + out % 2) + holder].b[half], k % 4);
+        }
+        d[out] = float(sum);
+    }
+}
+
 }  // namespace engine
