@@ -1,4 +1,4 @@
-"""The list of checks: a code like the file, a docstring in the fixed form, a test, and a line in docs/profile.md."""
+"""The list of checks: a code like the file, a docstring in the fixed form, a test, and its row in docs/profile.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ def test_form(check: ModuleType) -> None:
     assert (Path(__file__).parent / f"test_{stem}.py").is_file()
     lines = (check.__doc__ or "").splitlines()
     assert [line for line in lines if line in SECTIONS] == list(SECTIONS)
-    assert f"`{check.CODE}`" in (ROOT / "docs" / "profile.md").read_text()
+
+
+def test_the_page_has_each_with_what_it_does() -> None:
+    page = (ROOT / "docs" / "profile.md").read_text(encoding="utf-8")
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    does = {row[0].strip("`"): row[2] for row in rows if row[0].strip("`") in {check.CODE for check in CHECKS}}
+    assert {code: what == "refuses" for code, what in does.items()} == {c.CODE: c.REFUSES for c in CHECKS}
 
 
 def test_every_file_is_in_the_list() -> None:

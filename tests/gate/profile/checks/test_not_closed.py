@@ -37,9 +37,26 @@ def test_overlapping_kernels_close_by_their_union(good: Evidence) -> None:
     assert checks.findings(slower) == ()
 
 
-def test_no_wall_time_closes_on_nothing(good: Evidence) -> None:
-    found = checks.findings(with_tables(good, lambda _: {"wall_us": None}))
+@pytest.mark.parametrize("missing", ["wall_us", "busy_us"])
+def test_half_of_what_it_takes_closes_nothing(good: Evidence, missing: str) -> None:
+    found = checks.findings(with_tables(good, lambda _: {missing: None}))
     assert {f.code for f in found} == {"not-closed"}
+
+
+def test_a_step_without_idle_time_closes_on_its_kernels_alone(good: Evidence) -> None:
+    """0.95 % above the wall time: nothing is added to it."""
+    assert checks.findings(with_tables(good, lambda _: {"busy_us": 1009.5, "wall_us": 1000.0})) == ()
+
+
+def test_how_far_beyond_the_limit_it_is(good: Evidence) -> None:
+    (found, _) = checks.findings(with_tables(good, lambda _: {"busy_us": 970.0, "wall_us": 1000.0}))
+    assert found.beyond == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("missing", ["gap_us", "largest_gap_us"])
+def test_one_gap_without_the_other_is_not_told(good: Evidence, missing: str) -> None:
+    told = {"wall_us": 9260.0, "gap_us": 8941.2, "largest_gap_us": 50_300.0, missing: None}
+    assert checks.findings(with_tables(good, lambda _: told))[0].message.endswith("within 1 %")
 
 
 def test_the_message_tells_a_longer_step_from_a_stop_once_a_request(good: Evidence) -> None:

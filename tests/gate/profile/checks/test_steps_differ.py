@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gate.profile import checks
 from gate.profile.checks.evidence import Evidence
 from gate.profile.rows import Window
@@ -28,3 +30,10 @@ def test_one_step_more() -> None:
     assert (found.code, found.arm) == ("steps-differ", "candidate")
     assert "differ by 129 decode steps; expected 128" in found.message
     assert "steps-differ" in checks.REFUSING
+    assert found.beyond == pytest.approx(1 / 128)
+
+
+@pytest.mark.parametrize("tokens", [8, 136])
+def test_a_window_whose_steps_nobody_marked_says_nothing(tokens: int) -> None:
+    """One of the two was traced without ranges."""
+    assert checks.findings(evidence(lambda w: {} if w.output_tokens == tokens else {"decode_steps": 7})) == ()
