@@ -53,10 +53,10 @@ __device__ __forceinline__ int x_row(const GroupedArgs& args, int pair) {
     return O == Output::SWIGLU ? pair / args.slots : pair;
 }
 
-// Bytes from x to the row of `pair`.
+// Bytes from x to the row of `pair`. By x_row it is the same program and got other code (seen in moe/wide.cu).
 template <Output O, class W = W4A16>
 __device__ __forceinline__ int x_offset(const GroupedArgs& args, int pair) {
-    return x_row<O>(args, pair) * args.k * W::X_BYTES;
+    return (O == Output::SWIGLU ? pair / args.slots : pair) * args.k * W::X_BYTES;
 }
 
 // Elements from args.out to the row that takes the sums of `pair`.
