@@ -1,7 +1,12 @@
 """Steps before the server calls itself ready: what cannot run fails now, and no client waits for a first use.
 
-On CUDA they are the largest that the limits allow, of every kind that asks for memory of its own. What they took stays
-with the allocator, so later steps find it there, or it is missing here and not in the middle of an answer.
+On CUDA they are the largest that the limits allow, and launch every graph once. What they took stays with the
+allocator, so later steps find it there, or it is missing here and not in the middle of an answer.
+
+Greedy there. Draws and log-probs of all rows, and prompts on side streams, were part of it for a day: the 35B was
+ready with 29.1 GB of an H200 where it had been 27.2, more than vLLM holds under load, for what most servers never do at
+that size (results/h200/tests/20261201-9d358bd-engine-cuda.txt). They ask for memory when they come; where there is none
+then, no running request ends for it (loop.py).
 """
 
 from __future__ import annotations
@@ -37,9 +42,6 @@ ALL_OPTIONS = SamplingParams(
 )
 SCORED = 65
 """Prompt ids with log-probs: one more than go through lm_head at once (logprobs.ROWS_AT_ONCE). More cost only time."""
-SIDE_BY_SIDE = 2048
-"""Tokens of the longest prompt whose state may be computed beside others' (models/fused_layers), each with memory of
-its own."""
 
 
 def warm_up(runner: LoadedRunner, limits: SchedulerConfig, block_tokens: int) -> None:
@@ -55,15 +57,16 @@ def warm_up(runner: LoadedRunner, limits: SchedulerConfig, block_tokens: int) ->
         num_blocks=runner.num_blocks,
         block_tokens=block_tokens,
     )
-    steps = [shapes.prompts(), *shapes.behind_a_long_cache(), shapes.decodes(shapes.rows, ALL_OPTIONS)]
+    steps = [shapes.prompts()]
     if cuda:
-        steps.append(shapes.side_by_side())
+        steps += shapes.behind_a_long_cache(GREEDY)
         # A graph's first launch asks the driver for memory too.
         steps += [shapes.decodes(n, GREEDY) for n in range(shapes.rows, 0, -1)]
         if runner.prompts is not None:
             steps += [shapes.prompt(n) for n in runner.prompts.lengths]
     else:
-        steps.append(shapes.decodes(1, GREEDY))
+        steps += shapes.behind_a_long_cache(ALL_OPTIONS)
+        steps += [shapes.decodes(shapes.rows, ALL_OPTIONS), shapes.decodes(1, GREEDY)]
     for segments in steps:
         runner.run(Batch(0, segments))
     runner.forget()
@@ -94,31 +97,27 @@ class _Shapes:
             tokens -= len(segments[-1].token_ids)
         return tuple(segments)
 
-    def behind_a_long_cache(self) -> Iterator[tuple[Segment, ...]]:
-        """The largest chunk at the end of the longest sequence, beside all who can decode there, with every option.
+    def behind_a_long_cache(self, params: SamplingParams) -> Iterator[tuple[Segment, ...]]:
+        """The largest chunk at the end of the longest sequence, beside all who can decode there.
 
-        Log-probs of the prompt need a chunk before it, which is its first token.
+        With `params` that ask for log-probs the chunk's prompt has some too. They need a chunk before it, which is its
+        first token.
         """
         beside = self.rows - 1
         chunk = min(self.tokens - beside, self.longest - 1)
         if chunk < 2:
             return
-        scored = replace(ALL_OPTIONS, prompt_logprobs=20)
+        scored = params if params.logprobs is None else replace(params, prompt_logprobs=params.logprobs)
         prompt = (0,) * (self.longest - chunk + min(SCORED, chunk))
         first = self._segment(beside, 0, 1, scored)
         yield (replace(first, prompt_ids=prompt, sample=False),)
         last = self._segment(beside, self.longest - chunk, chunk, scored)
         rest = (0,) * (self.longest - len(prompt))
-        yield (*self.decodes(beside, ALL_OPTIONS), replace(last, prompt_ids=prompt, output_ids=rest))
+        yield (*self.decodes(beside, params), replace(last, prompt_ids=prompt, output_ids=rest))
 
     def decodes(self, rows: int, params: SamplingParams) -> tuple[Segment, ...]:
         """At the last token of the longest sequence."""
         return tuple(self._segment(row, self.longest - 1, 1, params) for row in range(rows))
-
-    def side_by_side(self) -> tuple[Segment, ...]:
-        """As many prompts of SIDE_BY_SIDE tokens as a step holds."""
-        each = min(SIDE_BY_SIDE, self.longest, self.tokens)
-        return tuple(self._segment(row, 0, each, GREEDY) for row in range(min(self.rows, self.tokens // each)))
 
     def prompt(self, tokens: int) -> tuple[Segment, ...]:
         """Of so many tokens, or the most that there can be."""

@@ -11,8 +11,8 @@ import torch
 from engine.batch import Batch, Sampled, StepOutput
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.errors import PreconditionError
-from engine.logprobs import ROWS_AT_ONCE
 from engine.models import fused_layers
+from engine.models.side_streams import WORTH_IT
 from engine.request import SamplingParams
 from engine.server import loading, warmup
 from engine.server.loading import load_engine, load_runner
@@ -87,40 +87,39 @@ def test_every_step_is_one_that_the_limits_allow(max_model_len, num_blocks, max_
 
 
 @pytest.mark.parametrize("max_model_len", [300, 4096, 32768])
-def test_on_cuda_the_largest_chunk_behind_the_longest_cache_with_every_option(max_model_len):
+def test_on_cuda_the_largest_chunk_behind_the_longest_cache(max_model_len):
     runner = warmed(32, 2048, max_model_len)
-    at = next(i for i, b in enumerate(runner.batches) if len(b.segments) == 32 and b.num_tokens > 32)
-    first, mixed = runner.batches[at - 1], runner.batches[at]
+    mixed = next(b for b in runner.batches if len(b.segments) == 32 and b.num_tokens > 32)
     *decoding, chunk = mixed.segments
     assert mixed.num_tokens == min(2048, max_model_len - 1 + 31)
     assert {s.position for s in decoding} == {max_model_len - 1}
     assert chunk.position + len(chunk.token_ids) == max_model_len
-    for segment in mixed.segments:
+    assert all(s.sample for s in mixed.segments)
+
+
+def test_on_cuda_every_graph_runs_and_nobody_asks_for_more_than_the_most_probable_id():
+    """Every row's draws and log-probs together, and side streams, are no part of what a server holds from its start."""
+    runner = warmed(32, 16384)
+    assert {frozenset(asked_beyond_argmax(s.params)) for b in runner.batches for s in b.segments} == {frozenset()}
+    decodes = [b for b in runner.batches if all(len(s.token_ids) == 1 and s.position for s in b.segments)]
+    assert [len(b.segments) for b in decodes] == list(range(32, 0, -1))
+    lengths = [b.num_tokens for b in runner.batches if len(b.segments) == 1 and b.segments[0].zero_state]
+    assert [n for n in lengths if n in (128, 256, 2048)] == [128, 256, 2048]
+    together = [[len(s.token_ids) for s in b.segments if s.zero_state] for b in runner.batches]
+    assert all(sum(n <= fused_layers.SIDE_TOKENS for n in lengths) < WORTH_IT for lengths in together)
+
+
+def test_on_a_cpu_every_option_and_the_log_probs_of_a_prompt():
+    batches = warmed(2, 16384, device=torch.device("cpu"), prompts=None).batches
+    at = next(i for i, b in enumerate(batches) if len(b.segments) == 2 and b.segments[1].params.prompt_logprobs)
+    (before,), (decoding, chunk) = batches[at - 1].segments, batches[at].segments
+    for segment in (decoding, chunk):
         left_out = {"prompt_logprobs"} if segment is not chunk else set()
         unlike_greedy = {f.name for f in fields(SamplingParams)} - {"max_tokens", "ignore_eos", "stop_token_ids"}
         assert asked_beyond_argmax(segment.params) == unlike_greedy - left_out
-        assert segment.sample
     # The log-probs of the chunk's ids begin with the hidden state that the chunk before it left in this slot.
-    (before,) = first.segments
     assert (before.position, before.state_slot, before.params.prompt_logprobs) == (0, chunk.state_slot, 20)
     assert before.prompt_ids == chunk.prompt_ids
-    assert len(chunk.prompt_ids) - chunk.position > ROWS_AT_ONCE
-
-
-def test_on_cuda_all_rows_sample_and_every_graph_runs():
-    runner = warmed(32, 16384)
-    decodes = [b for b in runner.batches if all(len(s.token_ids) == 1 and s.position for s in b.segments)]
-    assert asked_beyond_argmax(decodes[0].segments[31].params) >= {"temperature", "top_p", "top_k", "min_p", "logprobs"}
-    greedy = [len(b.segments) for b in decodes if not asked_beyond_argmax(b.segments[0].params)]
-    assert greedy == list(range(32, 0, -1))
-    lengths = [b.num_tokens for b in runner.batches if len(b.segments) == 1 and b.segments[0].zero_state]
-    assert [n for n in lengths if n in (128, 256, 2048)] == [128, 256, 2048]
-
-
-def test_on_cuda_prompts_fill_the_side_streams():
-    assert warmup.SIDE_BY_SIDE == fused_layers.SIDE_TOKENS
-    batches = warmed(32, 16384).batches
-    assert [2048] * 8 in [[len(s.token_ids) for s in b.segments] for b in batches]
 
 
 def test_on_a_cpu_few_small_steps():
