@@ -267,13 +267,17 @@ def _greedy(batch: Batch, ids: list[int]) -> StepOutput:
 
 
 def _compiled(model: Model, device: torch.device) -> dict[str, object]:
-    """The kernels' sources, and how they were compiled: from the loaded binary itself; none where none is used."""
+    """The kernels' sources, and how they were compiled: from the loaded binary itself; none where none is used.
+
+    And which of its functions were called: for a server that is warmed up, the model's own. A library's products and
+    what Triton compiles are not among them.
+    """
     if not isinstance(model, FusedForCausalLM):
-        return {"kernels": [], "kernel_build": None}
+        return {"kernels": [], "kernels_called": [], "kernel_build": None}
     made = library.manifest(library.arch_of(device))
     sources = made.pop("kernels")
     assert isinstance(sources, dict)
-    return {"kernels": sorted(sources), "kernel_build": made}
+    return {"kernels": sorted(sources), "kernels_called": library.called(), "kernel_build": made}
 
 
 _KV_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float8_e4m3fn: "fp8"}

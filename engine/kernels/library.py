@@ -78,9 +78,19 @@ def call(name: str, device: torch.device, *arguments: Tensor | float | None) -> 
         raise KernelError(f"{name}({shown}) returned CUDA error {error}: {ERRORS.get(error, 'see cudaError_t')}")
 
 
+def called() -> list[str]:
+    """What this process has launched by `call`, or recorded in a graph, since it began: names without `engine_`."""
+    return sorted(name.removeprefix("engine_") for name in _called)
+
+
+_called: set[str] = set()
+
+
 @functools.cache
 def _function(name: str, arch: str) -> Any:
-    return getattr(load(arch), name)
+    function = getattr(load(arch), name)
+    _called.add(name)
+    return function
 
 
 def _c_type(argument: Tensor | float | None) -> type[ctypes.c_void_p] | type[ctypes.c_int] | type[ctypes.c_float]:

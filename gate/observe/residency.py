@@ -1,7 +1,8 @@
 """5 What a server holds in memory and runs, as far as it says so itself; shown in reports beside the tokens.
 
-Our engine reports a census of its weights in /version. vLLM reports nothing of the kind over HTTP; what its log says of
-its kernels and of the memory that its weights took is read where the gate started it.
+Our engine reports a census of its weights in /version, and which of its kernels were called. vLLM reports nothing of
+the kind over HTTP; what its log says of its kernels and of the memory that its weights took is read where the gate
+started it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ def residency(identity: Identity | None) -> Residency | None:
         return None
     made_of, logged = manifest(identity), identity.extra
     kernels = logged.get("log.kernels")
+    called = _names(made_of, "kernels_called") or None
     found = Residency(
         shipped_bytes=_count(made_of.get("shipped_bytes")),
         resident_bytes=_count(made_of.get("resident_bytes")) or _gib(logged.get("log.weights_gib")),
         copy_bytes=_count(made_of.get("dequantised_copy_bytes")),
         widened=_names(made_of, "widened_modules"),
-        kernels=None if kernels is None else tuple(kernels.split(BETWEEN)),
+        kernels=called if kernels is None else tuple(kernels.split(BETWEEN)),
         compiled=_names(made_of, "kernels"),
         reference_ops=_names(made_of, "reference_ops"),
     )

@@ -179,7 +179,7 @@ class Residency(Row):
     widened: tuple[str, ...] | None = None
     """Modules held in a wider dtype than shipped: a finding of its own (gate/checks/weights_widened.py)."""
     kernels: tuple[str, ...] | None = None
-    """Kernel families that were chosen for this model."""
+    """Those that it called, or that were chosen for this model."""
     compiled: tuple[str, ...] | None = None
     """All that the loaded library holds, whether this model takes them or not."""
     reference_ops: tuple[str, ...] | None = None

@@ -19,7 +19,7 @@ def weights_text(candidate: ArmSummary, oracle: ArmSummary) -> str | None:
 
 
 def kernels_text(candidate: ArmSummary, oracle: ArmSummary) -> str | None:
-    """Kernel families that were chosen, or else what was compiled: which of that ran no server tells."""
+    """Kernels that ran or were chosen, by each arm's word; what was compiled where nothing says which of it ran."""
     arms = (("candidate", candidate), ("oracle", oracle))
     told = [f"{name}: {_kernels(arm)}" for name, arm in arms if _kernels(arm)]
     return "; ".join(told) or None
@@ -41,7 +41,7 @@ def _kernels(arm: ArmSummary) -> str:
         return ""
     labelled = (
         ("", arm.residency.kernels),
-        ("compiled: ", arm.residency.compiled),
+        ("compiled: ", None if arm.residency.kernels else arm.residency.compiled),
         ("on the reference: ", arm.residency.reference_ops),
     )
     return ", ".join(f"{label}{', '.join(names)}" for label, names in labelled if names)

@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import make_checkpoint
 import pytest
@@ -80,7 +81,7 @@ def test_info_is_json_and_says_what_is_resident(tiny_checkpoint):
     info = json.loads(json.dumps(load_runner(config(tiny_checkpoint)).info()))
     assert info["device"] == "cpu"
     assert info["reference_ops"] == []
-    assert (info["kernels"], info["kernel_build"]) == ([], None)
+    assert (info["kernels"], info["kernels_called"], info["kernel_build"]) == ([], [], None)
     assert info["shipped_bytes"] <= info["resident_bytes"] < 1.1 * info["shipped_bytes"]
     assert info["dequantised_copy_bytes"] > 0
 
@@ -91,9 +92,16 @@ def test_what_the_binary_says_it_was_made_from_is_in_the_manifest(monkeypatch):
     monkeypatch.setattr(
         runners.library, "manifest", lambda _: {**made, "kernels": {"moe/kernel": ["f"], "gdn/scan": []}}
     )
-    fused = object.__new__(FusedForCausalLM)
-    told = runners._compiled(fused, torch.device("cuda"))
-    assert told == {"kernels": ["gdn/scan", "moe/kernel"], "kernel_build": made}
+    monkeypatch.setattr(runners.library, "_called", set())
+    monkeypatch.setattr(runners.library, "load", lambda _: SimpleNamespace(engine_moe_route=1, engine_gdn_scan=2))
+    runners.library._function.cache_clear()
+    fused, cuda = object.__new__(FusedForCausalLM), torch.device("cuda")
+    assert runners._compiled(fused, cuda)["kernels_called"] == []
+    assert [runners.library._function(name, "90a") for name in ("engine_moe_route", "engine_gdn_scan")] == [1, 2]
+    runners.library._function.cache_clear()
+    told = runners._compiled(fused, cuda)
+    called = ["gdn_scan", "moe_route"]
+    assert told == {"kernels": ["gdn/scan", "moe/kernel"], "kernels_called": called, "kernel_build": made}
 
 
 def test_results_do_not_depend_on_the_dequantised_copies(tiny_checkpoint):

@@ -123,6 +123,7 @@ def test_nothing_is_widened_or_unseen(runner):
     info = runner.info()
     assert info["reference_ops"] == []
     assert "attention/kernel" in info["kernels"]
+    assert {"add_norm", "gdn_decode"} <= set(info["kernels_called"])
     assert info["kernel_build"]["flags"] == list(FLAGS)
 
 

@@ -38,6 +38,12 @@ def test_what_was_compiled_is_not_what_ran() -> None:
     assert said == Residency(compiled=("gdn/scan", "moe/kernel"))
 
 
+@pytest.mark.parametrize(("called", "ran"), [(["gdn_scan"], ("gdn_scan",)), ([], None), (None, None)])
+def test_what_was_called_ran(called: list[str] | None, ran: tuple[str, ...] | None) -> None:
+    said = residency(identity(manifest=json.dumps({"kernels": ["gdn/scan"], "kernels_called": called})))
+    assert said == Residency(compiled=("gdn/scan",), kernels=ran)
+
+
 @pytest.mark.parametrize(
     ("made_of", "made"),
     [

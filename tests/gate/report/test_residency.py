@@ -56,6 +56,7 @@ def test_kernels_are_named_where_known(holding: Any) -> None:
     assert kernels(report) == "candidate: own, on the reference: gdn, moe; oracle: marlin, fa3"
     assert kernels(holding(Residency(reference_ops=("gdn",)), None)) == "candidate: on the reference: gdn"
     assert kernels(holding(Residency(compiled=("a", "b")), None)) == "candidate: compiled: a, b"
+    assert kernels(holding(Residency(kernels=("a_1",), compiled=("a", "b")), None)) == "candidate: a_1"
 
 
 @pytest.mark.parametrize(
