@@ -70,6 +70,7 @@ class Scheduler:
         """Steps that were scheduled and not updated, oldest first: two at most."""
         self._step = 0
         self._preemptions = 0
+        self._out_of_memory = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
         self._finished: Counter[FinishReason] = Counter()
@@ -126,6 +127,7 @@ class Scheduler:
         tokens, as the pre-empted do, and so do those younger than any of them, or the lists would not be sorted by age.
         What runs next is narrower if it has to be (caution.py). The Delivery is of the request that cannot run alone.
         """
+        self._out_of_memory += 1
         batch, requests = self._flights[0]
         touched = self._land()
         oldest = next((i for i, request in enumerate(self.running) if request in touched), len(self.running))
@@ -155,6 +157,7 @@ class Scheduler:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             preemptions=self._preemptions,
+            out_of_memory=self._out_of_memory,
             steps=self._step,
             finished={reason: self._finished[reason] for reason in FinishReason},
         )

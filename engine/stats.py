@@ -20,6 +20,8 @@ class SchedulerStats:
     """Prompt tokens of requests that reached their first token; recomputation is not counted again."""
     generation_tokens: int
     preemptions: int
+    out_of_memory: int
+    """Steps that ran out of memory and were taken back."""
     steps: int
     """Steps scheduled, the one in flight included."""
     finished: Mapping[FinishReason, int]

@@ -88,6 +88,7 @@ class _EngineCollector(Collector):
             ("prompt_tokens", "Prompt tokens computed.", stats.prompt_tokens),
             ("generation_tokens", "Tokens generated.", stats.generation_tokens),
             ("num_preemptions", "Requests sent back to the queue for memory.", stats.preemptions),
+            ("steps_out_of_memory", "Steps that ran out of memory and were run anew.", stats.out_of_memory),
             ("prefix_cache_queries", "Tokens looked up; this engine has no prefix cache.", 0),
             ("prefix_cache_hits", "Tokens found; this engine has no prefix cache.", 0),
         ):

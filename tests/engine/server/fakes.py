@@ -60,6 +60,7 @@ class FakeStats:
     prompt_tokens: int = 0
     generation_tokens: int = 0
     preemptions: int = 0
+    out_of_memory: int = 0
     alive: bool = True
     error: str | None = None
 

@@ -73,7 +73,13 @@ def test_metrics_under_vllm_s_names(start):
     assert info.labels["cache_dtype"] == "bfloat16"
     assert info.labels["block_size"] == "16"
     assert info.labels["num_gpu_blocks"] == "64"
-    for name in ("num_requests_running", "num_requests_waiting", "prompt_tokens_total", "num_preemptions_total"):
+    for name in (
+        "num_requests_running",
+        "num_requests_waiting",
+        "prompt_tokens_total",
+        "num_preemptions_total",
+        "steps_out_of_memory_total",
+    ):
         assert found[(f"engine:{name}", None)].labels == {"model_name": "fake", "engine": "0"}
     assert found[("engine:kv_cache_usage_perc", None)].value == 0.25
     assert found[("engine:request_success_total", "length")].value == 1

@@ -59,6 +59,8 @@ def test_a_request_that_cannot_run_is_a_500_and_the_next_is_served(live: Live) -
     assert 'engine:request_success_total{engine="0",finished_reason="error",model_name="fake"} 1.0' in metrics
     sent_back = next(line for line in metrics.splitlines() if line.startswith("engine:num_preemptions_total{"))
     assert float(sent_back.split()[-1]) >= 2
+    steps = next(line for line in metrics.splitlines() if line.startswith("engine:steps_out_of_memory_total{"))
+    assert float(steps.split()[-1]) >= 2
 
 
 def test_a_stream_ends_with_an_error_event(live: Live) -> None:
