@@ -1,18 +1,23 @@
-"""docs/verdict.md's tables of thresholds and of exit codes have the numbers that the code decides by."""
+"""docs/verdict.md's tables: thresholds and exit codes are the code's, a host's A/A history is the recorded one."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from gate import errors, verdict
+from gate.calibration.record import BandRecord
 from gate.checks import spread
 from gate.metrics import summary
 from gate.recipe import ROOT, Protocol
+from gate.report.table import axis_title
 from gate.stats import band, interval, looks
 from gate.tokens import marks, noise
+from gate.units import percent
 from oracle import capture
 
 PAGE = (ROOT / "docs" / "verdict.md").read_text(encoding="utf-8")
@@ -74,3 +79,27 @@ def test_the_exit_codes_are_those_of_the_program() -> None:
     assert {code: meaning for code, meaning in told.items() if code in verdicts} == verdicts
     others = (errors.USAGE, errors.UNAVAILABLE, errors.INTERNAL, errors.LOCKED, errors.INTERRUPTED)
     assert [int(code) for code in told if code not in verdicts] == list(others)
+
+
+def test_the_rates_of_a_host_are_those_of_its_history() -> None:
+    """The first table of the section, of the band that the section names."""
+    section = PAGE.split("\n## What a host really does\n", 1)[1]
+    named = re.search(r"`(results/\S+\.json)`", section)
+    assert named is not None
+    band_file = BandRecord.model_validate_json((ROOT / named[1]).read_bytes())
+    first = section[section.index("\n| ") :].strip().split("\n\n")[0]
+    head, _, *told = first.splitlines()
+    verdicts = head.split(" | ")[-3:]
+    expected, all_verdicts = [], Counter[str]()
+    for cell in (one for one in band_file.cells if one.primary):
+        counts = Counter(cell.verdicts)
+        all_verdicts += counts
+        worst = max(abs(ratio - 1) for ratio in cell.ratios)
+        name = f"c{cell.concurrency} {axis_title(cell.axis, '').strip()}"
+        row = (name, percent(cell.sd), percent(worst), *(str(counts[one.strip(" |")]) for one in verdicts))
+        expected.append(f"| {' | '.join(row)} |")
+    assert sorted(told) == sorted(expected)
+    assert f"{all_verdicts['FAIL']} false FAIL in {all_verdicts.total()} cells" in section
+    assert f"{all_verdicts['INCONCLUSIVE']} cells stayed INCONCLUSIVE" in section
+    assert "FAIL" not in {gate.verdict for gate in band_file.gates}
+    assert sum(cell.void for cell in band_file.cells if cell.primary) == 0
