@@ -65,7 +65,11 @@ def distinct(runner: ModelRunner, segments: Sequence[Segment]) -> Distinct | Non
         for block in mixtures:
             block.observe = None
     by_layer = tuple(len(set(ids.flatten().tolist())) + 1 for ids in chosen)
-    first = mixtures[0]
-    experts = first.router.shape[0]  # routed ones, and the shared one's gate
-    held = sum(w.units.nbytes + w.row_scale.nbytes for w in (first.gate_up_proj, first.down_proj))
-    return Distinct(by_layer, experts, held // experts * sum(by_layer))
+    experts = mixtures[0].router.shape[0]  # routed ones, and the shared one's gate
+    read = sum(_held(block) // experts * count for block, count in zip(mixtures, by_layer, strict=True))
+    return Distinct(by_layer, experts, read)
+
+
+def _held(block: SparseMoeBlock) -> int:
+    """Bytes of a layer's experts: in FP8, as late layers have them, nearly twice NVFP4's."""
+    return sum(w.units.nbytes + w.row_scale.nbytes for w in (block.gate_up_proj, block.down_proj))

@@ -39,6 +39,7 @@ FAMILIES = (
     ("experts", r"grouped(_many|_wide)?_kernel"),
     ("experts (library)", r"GroupProblemShape|prepare_grouped_gemm"),
     ("experts: x by pair, sums", r"(spread|combine)_pairs_kernel"),
+    ("experts: x to E4M3", r"quantize_tokens_kernel"),
     ("routing", r"router?_kernel|route_(chunk|layout)_kernel"),
     ("W8A8 product", r"skinny_kernel<.*W8A8"),
     ("GDN step", r"gdn_decode_kernel"),

@@ -1,6 +1,7 @@
 """What `engine bench op moe` and `wide` run: the 35B's router and experts, and the 27B's NVFP4 products of many tokens.
 
-A case's batch is its tokens: up to 32, from 33 on and from 129 on experts are another kernel each (ops/moe/README.md).
+Experts are timed in NVFP4 and in FP8. A case's batch is its tokens: up to 32, from 33 on and, of NVFP4, from 129 on
+they are another kernel each (ops/moe/README.md).
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from torch.nn import functional as F
 
 from engine.bench import Case, copies_for
 from engine.kernels import library
+from engine.ops.linear.quantize import quantize_per_token
 from engine.ops.moe import cuda as moe
 from engine.ops.w4a16 import pack as w4a16_pack
 from engine.ops.w4a16 import wide
-from engine.weights.types import Nvfp4Weight
+from engine.weights.types import Fp8Weight, Nvfp4Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,27 @@ def random_weight(n: int, k: int, device: torch.device) -> Nvfp4Weight:
     return Nvfp4Weight(packed, scale, torch.rand(n, device=device) * 1e-4 + 1e-5)
 
 
-def rows_of(weight: Nvfp4Weight, first: int, count: int) -> Tensor:
+def random_fp8(n: int, k: int, device: torch.device) -> Fp8Weight:
+    """Of input that has a scale per token."""
+    codes = torch.randint(0, 0x7F, (n, k), dtype=torch.uint8, device=device)
+    codes |= torch.randint(0, 2, (n, k), dtype=torch.uint8, device=device) << 7
+    return Fp8Weight(codes.view(torch.float8_e4m3fn), torch.rand(n, device=device) * 1e-4 + 1e-5, None)
+
+
+def seen(x: Tensor, weight: Nvfp4Weight | Fp8Weight) -> Tensor:
+    """fp64: what the product is of."""
+    if isinstance(weight, Nvfp4Weight):
+        return x.double()
+    codes, scale = quantize_per_token(x)
+    return codes.double() * scale.double()
+
+
+def rows_of(weight: Nvfp4Weight | Fp8Weight, first: int, count: int) -> Tensor:
     """fp64 [count, k]."""
-    at, scale = slice(first, first + count), weight.block_scale
+    at = slice(first, first + count)
+    if isinstance(weight, Fp8Weight):
+        return weight.weight[at].double() * weight.row_scale[at].double()[:, None]
+    scale = weight.block_scale
     part = Nvfp4Weight(weight.packed[at], scale.view(torch.uint8)[at].view(scale.dtype), weight.row_scale[at])
     return part.dequantize(torch.float32).double()
 
@@ -88,12 +108,25 @@ def moe_cases(tokens: int, device: torch.device, sizes: Sizes = MIXTURE) -> Iter
             _misrouted(logits, how),
             ROUTER_ERROR,
         )
-    gate_up = random_weight((count + 1) * 2 * inter, hidden, device)
-    down = random_weight((count + 1) * hidden, inter, device)
-    packed = moe.pack(gate_up, count + 1), moe.pack(down, count + 1)
+    for form, make in (("", random_weight), ("FP8 ", random_fp8)):
+        weights = make((count + 1) * 2 * inter, hidden, device), make((count + 1) * hidden, inter, device)
+        yield from _expert_cases(form, x, logits, how, weights, sizes)
+
+
+def _expert_cases(
+    form: str,
+    x: Tensor,
+    logits: Tensor,
+    how: moe.Routing,
+    weights: tuple[Nvfp4Weight | Fp8Weight, Nvfp4Weight | Fp8Weight],
+    sizes: Sizes,
+) -> Iterator[Case]:
+    """Both products of the chosen experts. FP8: each with the launch that makes codes of its input."""
+    tokens, count = how.tokens, sizes.experts
+    packed = moe.pack(weights[0], count + 1), moe.pack(weights[1], count + 1)
     inner = moe.swiglu(x, packed[0], how)
     out = moe.down(inner, packed[1], how)
-    errors = _expert_errors(x, inner, out, (gate_up, down), how, sizes)
+    errors = _expert_errors(x, inner, out, weights, how, sizes)
     touched = len(set(how.ids.flatten().tolist())) + 1
     for name, index, source, result, limit in (
         ("gate_up + SwiGLU", 0, x, inner, SWIGLU_ERROR),
@@ -111,12 +144,12 @@ def moe_cases(tokens: int, device: torch.device, sizes: Sizes = MIXTURE) -> Iter
             i: int,
             op: Callable[..., object] = op,
             source: Tensor = source,
-            held: moe.Experts = held,
+            held: moe.Stack = held,
             hows: list[moe.Routing] = hows,
         ) -> object:
             return op(source, held, hows[i], dependent=True)
 
-        title = f"moe experts {name}"
+        title = f"moe {form}experts {name}"
         yield Case(title, tokens, read + source.nbytes + result.nbytes, run, len(hows), errors[index], limit)
 
 
@@ -130,7 +163,7 @@ def _expert_errors(
     x: Tensor,
     inner: Tensor,
     out: Tensor | moe.WeightedPairs,
-    weights: tuple[Nvfp4Weight, Nvfp4Weight],
+    weights: tuple[Nvfp4Weight | Fp8Weight, Nvfp4Weight | Fp8Weight],
     how: moe.Routing,
     sizes: Sizes,
 ) -> tuple[float, float]:
@@ -141,9 +174,10 @@ def _expert_errors(
     for t in {*range(few), *range(tokens - few, tokens)}:
         for slot, expert in enumerate((*how.ids[t].tolist(), sizes.experts)):
             pair = t * how.slots + slot
-            expected = swiglu_of(x[t : t + 1].double() @ rows_of(weights[0], expert * wide_rows, wide_rows).T)
+            expected = swiglu_of(seen(x[t : t + 1], weights[0]) @ rows_of(weights[0], expert * wide_rows, wide_rows).T)
             worst[0] = max(worst[0], error(inner[pair], expected[0]))
-            expected = rows_of(weights[1], expert * sizes.hidden, sizes.hidden) @ inner[pair].double()
+            row = seen(inner[pair : pair + 1], weights[1])[0]
+            expected = rows_of(weights[1], expert * sizes.hidden, sizes.hidden) @ row
             if isinstance(out, Tensor):
                 worst[1] = max(worst[1], error(out[slot, t], expected * how.weights[pair].double()))
             else:

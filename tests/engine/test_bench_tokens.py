@@ -21,6 +21,8 @@ SOURCES = {
     "engine_moe_router": ("moe", "router"),
     "engine_moe_route_many": ("moe", "many"),
     "engine_moe_grouped_many": ("moe", "many"),
+    "engine_moe_grouped_many_fp8": ("moe", "many"),
+    "engine_moe_quantize": ("moe", "quantize"),
     "engine_moe_grouped_wide": ("moe", "wide"),
     "engine_w4a16_wide": ("w4a16", "wide"),
     "engine_w4a16_rows": ("linear", "kernel"),
@@ -52,20 +54,21 @@ def names(cases):
 @pytest.mark.parametrize(("tokens", "kernel"), [(3, "grouped"), (40, "grouped_many")])
 def test_experts(emulated, tokens, kernel):
     cases = list(moe_cases(tokens, CPU, Sizes(256, 256, 5, 2)))
-    assert names(cases)[1:] == ["moe experts gate_up + SwiGLU", "moe experts down"]
+    assert names(cases)[1:] == [
+        "moe experts gate_up + SwiGLU", "moe experts down", "moe FP8 experts gate_up + SwiGLU", "moe FP8 experts down"
+    ]  # fmt: skip
     for case in cases:
         assert case.passed, (case.name, case.error)
         assert case.nbytes > 0
         case.run(case.copies - 1)
-    assert f"engine_moe_{kernel}" in emulated
+    assert {f"engine_moe_{kernel}", f"engine_moe_{kernel}_fp8", "engine_moe_quantize"} < set(emulated)
 
 
 def test_an_expert_multiplied_wrongly_is_not_timed(monkeypatch):
     real = moe_cuda.swiglu
     monkeypatch.setattr(moe_cuda, "swiglu", lambda *a, **k: real(*a, **k) * 1.02)
-    gate_up, down = list(moe_cases(3, CPU, Sizes(256, 256, 5, 2)))[1:]
-    assert not gate_up.passed
-    assert down.passed  # of what it was given
+    _, *cases = moe_cases(3, CPU, Sizes(256, 256, 5, 2))
+    assert [case.passed for case in cases] == [False, True, False, True]  # `down` is right, of what it was given
 
 
 def test_rows_and_products_of_many_tokens():
