@@ -140,8 +140,11 @@ def obstacle(weights: ModelWeights, config: TextConfig, dtype: torch.dtype) -> s
         wanted: tuple[Scheme, ...]
         if leaf in ("in_proj_b", "in_proj_a", "gate", "shared_expert_gate"):
             wanted = (Scheme.NONE,)
-        elif "expert" in name:
-            wanted = NVFP4
+        elif "expert" in name:  # one product of all experts of a layer, the shared one too
+            first = f"{name.partition('.mlp.')[0]}.mlp.experts.0.{leaf.replace('up_proj', 'gate_proj')}"
+            wanted = (*NVFP4, *FP8)
+            if scheme in wanted and scheme is not weights.schemes[first]:
+                return f"{name} in {scheme.name} ({weights.schemes[first].name}, as {first}, is)"
         else:
             wanted = (*NVFP4, *FP8, Scheme.NONE)
         if scheme not in wanted:

@@ -3,8 +3,11 @@
 add + norm + router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
 add + norm | router + routing | gate_up + SwiGLU of the chosen experts | down, weighted
 
+Before each product of FP8 experts one launch more makes codes of its input.
+
 Beyond 32 tokens the router is a library's product, the routing two launches, and the next norm multiplies by the
-weights. A large prefill step unpacks all experts and multiplies by a library (ops/moe/cuda_prefill.py).
+weights. A large prefill step unpacks all experts, where they are NVFP4, and multiplies by a library
+(ops/moe/cuda_prefill.py).
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from engine.models.layers import Source
 from engine.ops.linear.cuda import Projection
 from engine.ops.moe import cuda as moe_cuda
 from engine.ops.moe import cuda_prefill as moe_prefill
-from engine.ops.moe.cuda import Routing
+from engine.ops.moe.cuda import Experts, Routing
 from engine.weights.types import DenseWeight, WeightError, fuse
 
 
@@ -59,8 +62,9 @@ class SparseMoeBlock:
                 how = moe_cuda.routing(F.linear(x, self.router), self.top_k, dependent=True, count=stream.live)
         if self.observe is not None:
             self.observe(how)
-        if moe_prefill.by_library(tokens, x.device):
-            stream.parts = moe_prefill.feed_forward(x, self.gate_up_proj, self.down_proj, how)
+        gate_up, down = self.gate_up_proj, self.down_proj
+        if isinstance(gate_up, Experts) and isinstance(down, Experts) and moe_prefill.by_library(tokens, x.device):
+            stream.parts = moe_prefill.feed_forward(x, gate_up, down, how)
             return
-        pairs = moe_cuda.swiglu(x, self.gate_up_proj, how, dependent=True)
-        stream.parts = moe_cuda.down(pairs, self.down_proj, how, dependent=True)
+        pairs = moe_cuda.swiglu(x, gate_up, how, dependent=True)
+        stream.parts = moe_cuda.down(pairs, down, how, dependent=True)

@@ -19,7 +19,7 @@ from engine.models.step import Step
 from engine.ops import attention, gdn, norm, rope
 from engine.ops.linear import Budget, Operand, linear, prepare
 from engine.ops.moe import silu_mul
-from engine.weights.types import Nvfp4Weight, Weight, WeightError, fuse
+from engine.weights.types import Fp8Weight, Nvfp4Weight, Weight, WeightError, fuse
 
 
 class Weights(Protocol):
@@ -27,7 +27,7 @@ class Weights(Protocol):
 
     def linear(self, name: str) -> Weight: ...
 
-    def stacked(self, names: Sequence[str]) -> Nvfp4Weight: ...
+    def stacked(self, names: Sequence[str]) -> Nvfp4Weight | Fp8Weight: ...
 
     def tensor(self, name: str) -> Tensor: ...
 

@@ -82,12 +82,23 @@ def build(scheme: Scheme, module: str, n: int, read: Read) -> Weight:
         case Scheme.NVFP4 | Scheme.NVFP4_PACKED:
             return build_nvfp4(scheme, [module], n, read)
         case Scheme.FP8_STATIC | Scheme.FP8_DYNAMIC:
-            weight = numbers(f"{module}.weight", read("weight")[0])
-            scale = _row_scale([module], "weight_scale", read("weight_scale"), n).to(weight.device)
-            if scheme is Scheme.FP8_DYNAMIC:
-                return Fp8Weight(weight, scale, None)
-            input_scale = _row_scale([module], "input_scale", read("input_scale"), 1).to(weight.device)
-            return Fp8Weight(weight, scale, input_scale[0].clone())
+            return build_fp8(scheme, [module], n, read)
+
+
+def build_fp8(scheme: Scheme, modules: Sequence[str], n: int, read: Read) -> Fp8Weight:
+    """As build_nvfp4. A static input scale is the largest of all modules', as in `fuse`."""
+    weight = read("weight")
+    try:  # looked through as one, and matrix by matrix only to name the one that has it
+        numbers(f"{modules[0]}.weight", weight)
+    except CheckpointError:
+        for module, matrix in zip(modules, weight, strict=True):
+            numbers(f"{module}.weight", matrix)
+        raise
+    rows = _row_scale(modules, "weight_scale", read("weight_scale"), n).to(weight.device)
+    scale = None
+    if scheme is Scheme.FP8_STATIC:
+        scale = _row_scale(modules, "input_scale", read("input_scale"), 1).amax().to(weight.device)
+    return Fp8Weight(weight.flatten(0, 1), rows, scale)
 
 
 def build_nvfp4(scheme: Scheme, modules: Sequence[str], n: int, read: Read) -> Nvfp4Weight:

@@ -17,10 +17,10 @@ from torch import Tensor
 from engine.models.config import TextConfig
 from engine.weights.checkpoint import Checkpoint, Part
 from engine.weights.errors import CheckpointError
-from engine.weights.layouts import FLOATS, SCALAR, Spec, build, build_nvfp4, layout, numbers, stacked_layout
+from engine.weights.layouts import FLOATS, SCALAR, Spec, build, build_fp8, build_nvfp4, layout, numbers, stacked_layout
 from engine.weights.quantization import QuantConfig, Scheme, load_quant_config
 from engine.weights.specs import linear_shapes, optional_scalars, plain_shapes
-from engine.weights.types import Nvfp4Weight, Weight, WeightError
+from engine.weights.types import Fp8Weight, Nvfp4Weight, Weight, WeightError
 
 CPU = torch.device("cpu")
 BELONG = "use the config.json that belongs to these weights"
@@ -57,17 +57,18 @@ class ModelWeights:
         n, _ = self.linears[name]
         return build(self.schemes[name], name, n, lambda attribute: self._read([name], attribute))
 
-    def stacked(self, names: Sequence[str]) -> Nvfp4Weight:
-        """NVFP4 layers of one shape as one matrix, the rows of one behind another's: read once, into their place.
+    def stacked(self, names: Sequence[str]) -> Nvfp4Weight | Fp8Weight:
+        """Quantised layers of one shape as one matrix, the rows of one behind another's: read once, into their place.
 
         Raises CheckpointError for impossible values, WeightError where schemes or shapes differ.
         """
         kinds = {(self.linears[name], self.schemes[name]) for name in names}
         (n, _), scheme = self.linears[names[0]], self.schemes[names[0]]
-        if len(kinds) > 1 or scheme not in (Scheme.NVFP4, Scheme.NVFP4_PACKED):
+        if len(kinds) > 1 or scheme is Scheme.NONE:
             found = sorted(f"{list(shape)} {kind}" for shape, kind in kinds)
-            raise WeightError(f"{names[0]} and others: found {', '.join(found)}, expected NVFP4 of one shape")
-        return build_nvfp4(scheme, names, n, lambda attribute: self._read(names, attribute))
+            raise WeightError(f"{names[0]} and others: found {', '.join(found)}, expected NVFP4 or FP8 of one shape")
+        made = build_nvfp4 if scheme in (Scheme.NVFP4, Scheme.NVFP4_PACKED) else build_fp8
+        return made(scheme, names, n, lambda attribute: self._read(names, attribute))
 
     def _read(self, modules: Sequence[str], attribute: str) -> Tensor:
         """[modules, *shape]. Scales per tensor and row are read on the host, where looking at them costs nothing."""

@@ -100,16 +100,31 @@ class Sequence:
 @torch.inference_mode()
 def last_logits(runner: ModelRunner, segments: list[Segment], *, graph: bool = False) -> torch.Tensor:
     """fp32 [segments, vocab_size] of each segment's last token; by the graph of that size, or eagerly."""
-    fresh = [s.state_slot for s in segments if s.zero_state]
-    if fresh:
-        runner.caches.zero_slots(torch.tensor(fresh, device=runner.device))
+    _clear(runner, segments)
     if graph:
         assert runner.graphs is not None
         ids, logits = runner.graphs.run(segments)
         assert ids == logits.argmax(-1).tolist()
         return logits.float()
+    return runner.model.logits(_hidden(runner, segments))
+
+
+@torch.inference_mode()
+def last_hidden(runner: ModelRunner, segments: list[Segment]) -> torch.Tensor:
+    """bf16 [segments, hidden_size] of each segment's last token behind the final norm, eagerly."""
+    _clear(runner, segments)
+    return _hidden(runner, segments)
+
+
+def _clear(runner: ModelRunner, segments: list[Segment]) -> None:
+    fresh = [s.state_slot for s in segments if s.zero_state]
+    if fresh:
+        runner.caches.zero_slots(torch.tensor(fresh, device=runner.device))
+
+
+def _hidden(runner: ModelRunner, segments: list[Segment]) -> torch.Tensor:
     fused = isinstance(runner.model, FusedForCausalLM)
     step = build_step(Batch(0, tuple(segments)), BLOCK_TOKENS, runner.device, for_kernels=fused)
     hidden = runner.model.forward(step, runner.caches)
     ends = torch.tensor([len(s.token_ids) for s in segments], device=runner.device).cumsum(0) - 1
-    return runner.model.logits(hidden[ends])
+    return hidden[ends]

@@ -18,6 +18,7 @@ from engine.kernels.skinny import Epilogue, Machine
 from engine.models import fused, fused_layers
 from engine.ops import attention, gdn, norm, rope
 from engine.ops.linear import cuda as linear_cuda
+from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
 from engine.ops.moe import cuda as moe_cuda
 from engine.ops.norm.cuda import Normed
 from engine.ops.w4a16 import pack as w4a16_pack
@@ -59,6 +60,10 @@ def e4m3(x: Tensor, scale: Tensor | None) -> Tensor:
 def four_bit(units: Tensor, row_scale: Tensor) -> Tensor:
     codes, scales = w4a16_pack.unpack(units)
     return torch.tensor(E2M1_VALUES)[codes] * scales.repeat_interleave(16, 1) * row_scale[:, None]
+
+
+def eight_bit(units: Tensor, row_scale: Tensor) -> Tensor:
+    return w8a8_pack.unpack(units).float() * row_scale[:, None]
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
@@ -119,7 +124,13 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
     elif name == "engine_w4a16_wide":
         w4a16_wide(*arguments)
     elif name in ("engine_moe_grouped", "engine_moe_grouped_many", "engine_moe_grouped_wide"):
-        moe_grouped(name, *arguments)
+        moe_grouped(name, four_bit, *arguments)
+    elif name in ("engine_moe_grouped_fp8", "engine_moe_grouped_many_fp8"):
+        units, row_scale, codes, scales, *rest = arguments
+        assert codes.dtype == torch.float8_e4m3fn
+        moe_grouped(name.removesuffix("_fp8"), eight_bit, units, row_scale, codes.float() * scales[:, None], *rest)
+    elif name == "engine_moe_quantize":
+        moe_quantize(*arguments)
     elif name == "engine_moe_route_many":
         moe_route_many(*arguments)
     elif name == "engine_moe_spread":
@@ -145,8 +156,32 @@ def w4a16_wide(units, row_scale, x, out, m, n, k, parts, epilogue, blocks, depen
     out.copy_(partial(x, weight, parts))
 
 
+def moe_quantize(x, given, codes, scales, rows, k, dependent):
+    assert dependent
+    assert (rows, k) == x.shape
+    values, scale = quantize_per_token(x) if given is None else (quantize_per_tensor(x, given), given.expand(rows))
+    codes.copy_(values)
+    scales.copy_(scale.flatten())
+
+
 def moe_grouped(
-    name, units, row_scale, x, out, entries, count, pairs, weights, tokens, slots, n, k, output, blocks, dependent
+    name,
+    dequantised,
+    units,
+    row_scale,
+    x,
+    out,
+    entries,
+    count,
+    pairs,
+    weights,
+    tokens,
+    slots,
+    n,
+    k,
+    output,
+    blocks,
+    dependent,
 ):
     assert dependent
     assert blocks > 0
@@ -160,10 +195,10 @@ def moe_grouped(
     for expert, first, length, _ in entries[: int(count)].tolist():
         assert 1 <= length <= most
         mine = pairs[first : first + length].long()
-        weight = four_bit(units[expert * tiles : (expert + 1) * tiles], row_scale[expert * n : (expert + 1) * n])
+        weight = dequantised(units[expert * tiles : (expert + 1) * tiles], row_scale[expert * n : (expert + 1) * n])
         assert weight.shape == (n, k)
         by_token = output == moe_cuda.Output.SWIGLU
-        y = (x[mine // slots if by_token else mine].float() @ weight.T).bfloat16()
+        y = product(x[mine // slots if by_token else mine], weight).bfloat16()
         match output:
             case moe_cuda.Output.SWIGLU:
                 out[mine] = _swiglu(y)

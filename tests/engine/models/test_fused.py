@@ -111,8 +111,18 @@ MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
     [
         ("layers.2.linear_attn.in_proj_b", Scheme.FP8_STATIC, {}, "in FP8_STATIC (NONE is)"),
         ("layers.1.mlp.gate", Scheme.NVFP4, MIXTURE, "in NVFP4 (NONE is)"),
-        ("layers.1.mlp.experts.0.up_proj", Scheme.FP8_DYNAMIC, MIXTURE, "in FP8_DYNAMIC (NVFP4 or NVFP4_PACKED is)"),
-        ("layers.1.mlp.shared_expert.up_proj", Scheme.NONE, MIXTURE, "in NONE (NVFP4 or NVFP4_PACKED is)"),
+        (
+            "layers.1.mlp.experts.0.up_proj",
+            Scheme.FP8_DYNAMIC,
+            MIXTURE,
+            "in FP8_DYNAMIC (NVFP4, as layers.1.mlp.experts.0.gate_proj, is)",
+        ),
+        (
+            "layers.1.mlp.shared_expert.up_proj",
+            Scheme.NONE,
+            MIXTURE,
+            "in NONE (NVFP4 or NVFP4_PACKED or FP8_STATIC or FP8_DYNAMIC is)",
+        ),
         (
             "layers.0.linear_attn.out_proj",
             Scheme.NVFP4,

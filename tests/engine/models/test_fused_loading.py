@@ -15,6 +15,8 @@ from engine.models.config import load_text_config
 from engine.models.fused import FusedForCausalLM, obstacle
 from engine.models.layers import Source
 from engine.ops.linear import Budget
+from engine.ops.moe.cuda import Experts
+from engine.ops.moe.fp8 import Fp8Experts
 from engine.weights.loader import load_weights
 from tests.engine.models import kernels_on_cpu
 
@@ -50,12 +52,7 @@ def test_what_is_resident_is_the_checkpoint(monkeypatch, tmp_path: Path, shape, 
     make_checkpoint.write_checkpoint(recipe, tmp_path / "made", 50_000_000, torch.device("cpu"))
     config = load_text_config(tmp_path / "made")
     weights = load_weights(tmp_path / "made", config, "cpu")
-    refused = obstacle(weights, config, torch.bfloat16)
-    if layout == "unsloth" and config.is_moe:  # its last layer's experts are FP8, as late layers there are
-        assert refused is not None
-        assert refused.startswith("layers.3.mlp.experts.0.gate_proj in FP8_DYNAMIC (NVFP4 or NVFP4_PACKED is)")
-        return
-    assert refused is None
+    assert obstacle(weights, config, torch.bfloat16) is None
     with torch.inference_mode():
         model = FusedForCausalLM(Source(weights, config, torch.bfloat16, Budget(0)), 64, 2)
     census = take_census(model, weights)
@@ -64,3 +61,11 @@ def test_what_is_resident_is_the_checkpoint(monkeypatch, tmp_path: Path, shape, 
     assert census.shipped_bytes == weights.checkpoint.text_bytes
     of_weights = census.resident_bytes - sum(sum(r.resident.values()) for r in census.rows if r.module == "space")
     assert of_weights < 1.02 * weights.checkpoint.text_bytes
+    if layout == "unsloth" and config.is_moe:  # its last layer's experts are FP8, as late layers there are
+        mixtures = [layer.mlp for layer in model.layers]
+        assert [type(m.gate_up_proj) for m in mixtures] == [Experts] * 3 + [Fp8Experts]
+        assert [type(m.down_proj) for m in mixtures] == [Experts] * 3 + [Fp8Experts]
+        rows = {row.module: row.resident for row in census.rows}
+        experts, inter, hidden = config.num_experts + 1, config.moe_intermediate_size, config.hidden_size
+        codes, scales = 2 * experts * inter * hidden, 4 * 2 * experts * inter
+        assert rows["layers.3.mlp.gate_up_proj"] == {"U8": codes, "F32": scales}
