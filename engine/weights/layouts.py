@@ -74,7 +74,8 @@ Read = Callable[[str], Tensor]
 def build(scheme: Scheme, module: str, n: int, read: Read) -> Weight:
     """One layer [n, k] from its tensors, each read as a stack of one; the values are checked.
 
-    Raises CheckpointError for a NaN, infinite, zero or negative scale, and for NaN in an FP8 or unquantised matrix.
+    Raises CheckpointError for a NaN, infinite, zero or negative scale, and for NaN or infinity in an FP8 or unquantised
+    matrix.
     """
     match scheme:
         case Scheme.NONE:
@@ -140,22 +141,21 @@ def _check_block_scales(modules: Sequence[str], blocks: Tensor) -> None:
             )
 
 
-CHECKED_AT_ONCE = 2**26
-"""Bytes of a matrix that are looked through together: what the search holds beside it is no larger."""
+CHECKED_AT_ONCE = 2**24
+"""Bytes of a matrix that are looked through together: what the search holds beside it is at most twice as large."""
 
 
 def numbers(name: str, tensor: Tensor) -> Tensor:
-    """The tensor itself. Raises CheckpointError where it has a NaN: every answer would be made of it.
-
-    Infinity passes: minus infinity is the A_log of a head that forgets nothing.
-    """
+    """The tensor itself. Raises CheckpointError for a NaN or an infinity in it, of which every answer would be made."""
     for part in torch.split(tensor.flatten(), CHECKED_AT_ONCE // tensor.itemsize):
-        if bool(_is_nan(part).any()):
-            raise CheckpointError(f"{name}: found NaN, expected numbers; download the checkpoint again")
+        wrong = _not_finite(part)
+        if bool(wrong.any()):
+            found = part[int(wrong.nonzero()[0])].float().item()
+            raise CheckpointError(f"{name}: found {found}, expected finite numbers; download the checkpoint again")
     return tensor
 
 
-def _is_nan(values: Tensor) -> Tensor:
-    if values.dtype == torch.float8_e4m3fn:  # of which no device compares two
+def _not_finite(values: Tensor) -> Tensor:
+    if values.dtype == torch.float8_e4m3fn:  # has no infinity, and no device compares two
         return (values.view(torch.uint8) & 0x7F) == 0x7F
-    return values.isnan()
+    return ~values.isfinite()

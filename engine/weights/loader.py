@@ -96,8 +96,11 @@ class ModelWeights:
         return Part(name, first, (self.linears[module][0], *shape[2:]))
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor as stored, on the device. Raises CheckpointError where it has a NaN."""
-        return numbers(name, self.checkpoint.read(name, self.device))
+        """A tensor as stored, on the device. Raises CheckpointError for a NaN or an infinity in it."""
+        stored = self.checkpoint.read(name, self.device)
+        # The A_log of a head that forgets nothing is minus infinity.
+        numbers(name, stored.clamp(min=torch.finfo(stored.dtype).min) if name.endswith(".A_log") else stored)
+        return stored
 
     def scalar(self, name: str, default: float) -> float:
         """A stored scalar, or `default` where the checkpoint has none."""

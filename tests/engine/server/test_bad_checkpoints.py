@@ -177,12 +177,12 @@ FAULTS: dict[str, tuple[str, Break, str]] = {
     "NaN in an unquantised layer": (
         SINGLE,
         put(f"{ROOT}0.linear_attn.in_proj_a.weight", math.nan),
-        r"layers\.0\.linear_attn\.in_proj_a\.weight: found NaN, expected numbers",
+        r"layers\.0\.linear_attn\.in_proj_a\.weight: found nan, expected finite numbers",
     ),
     "NaN in a norm": (
         MOE,
         put("model.language_model.norm.weight", math.nan),
-        r"norm\.weight: found NaN, expected numbers",
+        r"norm\.weight: found nan, expected finite numbers",
     ),
     "NaN KV scale": (
         SINGLE,
