@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from gate.compare.decide import moved, overall
+from gate.compare.decide import EXIT_CODES, moved, overall
 from gate.compare.record import Direction, Figures, Moved, Outcome
+from gate.recipe import ROOT
 
 SHARE = 0.02
 
@@ -72,6 +73,13 @@ def test_on_another_machine_only_the_ratio_is_judged() -> None:
     assert one(THEN, figures((43.0, 43.5, 42.5), (40.0, 40.5, 39.5)), same_machine=False).verdict == "loss"
 
 
+@pytest.mark.parametrize(("candidate", "expected"), [(96.85, "loss"), (96.9, "undecided")])
+def test_a_loss_is_one_sided_at_two_and_a_half_percent(candidate: float, expected: Outcome) -> None:
+    """p is 0.0231 and 0.0269; the oracle gained, so that the ratio fell beyond doubt in both."""
+    now = figures((candidate, candidate + 1, candidate - 1), (90.0, 91.0, 89.0))
+    assert one(THEN, now).verdict == expected
+
+
 def test_many_cells_share_one_chance_of_a_false_alarm() -> None:
     """The same figures are a loss alone and not among twelve."""
     slower = figures((96.2, 97.2, 95.2), (80.0, 81.0, 79.0))
@@ -100,3 +108,15 @@ def test_runs_of_other_lengths_are_compared_over_the_repetitions_they_share() ->
 def test_overall(verdicts: tuple[Outcome, ...], expected: Outcome) -> None:
     cell = one(THEN, THEN)
     assert overall([cell.model_copy(update={"verdict": verdict}) for verdict in verdicts]) == expected
+
+
+def test_exit_codes_are_those_of_the_page() -> None:
+    assert EXIT_CODES == {"none": 0, "loss": 1, "undecided": 2, "host-moved": 2, "void": 3}
+    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    for line in (
+        "| 0 | no loss in every primary cell |",
+        "| 1 | a loss in at least one |",
+        "| 2 | no loss found, and at least one cell undecided, moved with the host, or without figures |",
+        "| 3 | nothing to compare: no cell has figures in both grids |",
+    ):
+        assert line in page

@@ -114,6 +114,25 @@ def test_levers_are_made_of_own_times_where_both_arms_have_them() -> None:
     assert attribute(walled[0], walled[1], STILL).candidate_us == 100.0
 
 
+@pytest.mark.parametrize("walls", [(101.0, None), (None, 121.0), (None, None)])
+def test_a_delta_is_of_walls_or_of_kernels_and_never_of_both(walls: tuple[float | None, float | None]) -> None:
+    """A step without tracing less the sum of a trace's kernels is no difference of two arms."""
+    ours = table("candidate", [("a", "attention", 16, 80.0, ())], wall_us=walls[0])
+    theirs = table("oracle", [("c", "attention", 16, 70.0, ())], wall_us=walls[1])
+    found = attribute(ours, theirs, STILL)
+    assert (found.measured, found.candidate_us, found.oracle_us) == ("kernels", 80.0, 70.0)
+    assert found.residual_us == pytest.approx(0.0)
+
+
+def test_idle_time_stands_beside_own_times_alone() -> None:
+    """Kernels' whole times count their overlap, which idle time beside them would count once more."""
+    ours, theirs = (
+        one.model_copy(update={"kernels": tuple(k.model_copy(update={"own_us": None}) for k in one.kernels)})
+        for one in idle_tables(10.0, 39.0)
+    )
+    assert all(lever.families for lever in attribute(ours, theirs, STILL).levers)
+
+
 @pytest.mark.parametrize(
     ("name", "family", "modules", "drift", "doubtful", "proof"),
     [
