@@ -1,4 +1,4 @@
-"""Time one op's kernels on this GPU: check first, then microseconds, GB/s and the share of the read roof.
+"""Time one op's kernels on this GPU: check first, then microseconds, GB/s and the share of its read roof.
 
 A case whose check fails is never timed. Times are medians over replays of a CUDA graph that rotates among copies of
 what the kernel reads, more than the L2 holds, so that every byte comes from memory as it does in a decoding step.
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from engine.errors import PreconditionError, UsageError
+from engine.roofs import roof_of
 
-READ_ROOF_GBPS = 4420.0
-"""What a sum over 2 GB reached on one H200: the denominator of every share (docs/kernels.md)."""
 COLD_BYTES = 250_000_000
 """Read between two uses of the same copy: four times an H200's L2."""
 MAX_COPIES = 64
@@ -53,14 +52,16 @@ class Row:
     nbytes: int
     time_us: float
     error: float
+    roof_bytes_per_s: float | None = None
+    """Of the device; None where it has not been measured."""
 
     @property
     def gbps(self) -> float:
         return self.nbytes / self.time_us / 1e3
 
     @property
-    def roof_share(self) -> float:
-        return self.gbps / READ_ROOF_GBPS
+    def roof_share(self) -> float | None:
+        return None if self.roof_bytes_per_s is None else self.gbps * 1e9 / self.roof_bytes_per_s
 
 
 def copies_for(nbytes: int) -> int:
@@ -85,7 +86,8 @@ def measure(case: Case) -> Row:
             outputs = [case.run(i % case.copies) for i in range(launches)]
         times_us = [_replay_us(graph, stream) / launches for _ in range(REPLAYS + 3)][3:]
     del outputs  # the graph writes to them until here
-    return Row(case.name, case.batch, case.nbytes, statistics.median(times_us), case.error)
+    roof = roof_of(torch.device("cuda"))
+    return Row(case.name, case.batch, case.nbytes, statistics.median(times_us), case.error, roof)
 
 
 def _replay_us(graph: torch.cuda.CUDAGraph, stream: torch.cuda.Stream) -> float:
@@ -113,10 +115,12 @@ def bench(op: str, batches: Sequence[int] = (1, 8, 32)) -> list[Row]:
 
 def table(rows: Sequence[Row]) -> str:
     """Plain text, one row per case."""
-    lines = [f"{'case':<28}{'batch':>6}{'µs':>9}{'MB':>9}{'GB/s':>8}{'roof':>7}{'error':>10}"]
-    lines += [
-        f"{row.name:<28}{row.batch:>6}{row.time_us:>9.2f}{row.nbytes / 1e6:>9.2f}{row.gbps:>8.0f}{row.roof_share:>7.0%}"
-        f"{row.error:>10.1e}"
-        for row in rows
-    ]
+    width = max([28, *(len(row.name) for row in rows)])
+    lines = [f"{'case':<{width}}{'batch':>6}{'µs':>9}{'MB':>9}{'GB/s':>8}{'roof':>7}{'error':>10}"]
+    for row in rows:
+        share = "–" if row.roof_share is None else f"{row.roof_share:.0%}"
+        lines.append(
+            f"{row.name:<{width}}{row.batch:>6}{row.time_us:>9.2f}{row.nbytes / 1e6:>9.2f}{row.gbps:>8.0f}{share:>7}"
+            f"{row.error:>10.1e}"
+        )
     return "\n".join(lines)

@@ -28,11 +28,8 @@ from engine.models.fused_layers import Attention
 from engine.models.fused_moe import SparseMoeBlock
 from engine.ops.linear.cuda import W4A16, W8A8, Dense, Projection, SideBySide
 from engine.request import SamplingParams
+from engine.roofs import roof_of
 from engine.runner import LoadedRunner
-
-ROOFS_BYTES_PER_S = {"H200": 4.42e12}
-"""Part of a device's name -> what a sum over 2 GB reached there (docs/kernels.md)."""
-"""What a kernel that only reads reaches on an H200 (docs/kernels.md): the denominator of every share."""
 
 FAMILIES = (
     ("W4A16 product", r"skinny_kernel<.*W4A16|w4a16_wide_kernel"),
@@ -99,12 +96,6 @@ class Measured:
         yield f"{'sum':30} {launches:9.1f} {total:9.1f} {own:9.1f}"
         if self.experts is not None:
             yield self.experts.line(next((f.us for f in self.families if f.name == "experts"), None))
-
-
-def roof_of(device: torch.device) -> float | None:
-    """What reading reaches on this device; None where it has not been measured."""
-    name = torch.cuda.get_device_name(device)
-    return next((roof for part, roof in ROOFS_BYTES_PER_S.items() if part in name), None)
 
 
 class StepBench:

@@ -32,11 +32,19 @@ def test_without_a_gpu_nothing_is_timed(monkeypatch):
 
 
 def test_rates_come_from_bytes_and_time():
-    row = Row("gdn step", 1, 44_200_000, 20.0, 1e-3)
+    row = Row("gdn step", 1, 44_200_000, 20.0, 1e-3, 4.42e12)
     assert row.gbps == pytest.approx(2210.0)
     assert row.roof_share == pytest.approx(0.5)
     fields = bench.table([row]).splitlines()[1].split()
     assert fields == ["gdn", "step", "1", "20.00", "44.20", "2210", "50%", "1.0e-03"]
+
+
+def test_a_device_whose_roof_nobody_measured_has_no_share():
+    row = Row("a case whose name is longer than thirty letters", 1, 44_200_000, 20.0, 1e-3)
+    head, line = bench.table([row]).splitlines()
+    assert row.roof_share is None
+    assert line.split()[-2] == "–"
+    assert len(head) == len(line)
 
 
 def test_copies_outgrow_the_cache_but_not_memory():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.bench_step import FAMILIES, Family, Measured, by_family, family_of, roof_of
+from engine.bench_step import FAMILIES, Family, Measured, by_family, family_of
+from engine.roofs import roof_of
 
 
 @pytest.mark.parametrize(
