@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from gate.compare.decide import EXIT_CODES, moved, overall
 from gate.compare.record import Direction, Figures, Moved, Outcome
 from gate.recipe import ROOT
+from gate.stats.band import Band
 
 SHARE = 0.02
 
@@ -35,9 +37,12 @@ THEN = figures((100.0, 101.0, 99.0), (80.0, 81.0, 79.0))
         ((86.0, 87.0, 85.0), (68.0, 69.0, 67.0), "host-moved"),
         ((86.0, 87.0, 85.0), (64.0, 65.0, 63.0), "host-moved"),
         ((86.0, 120.0, 60.0), (80.0, 81.0, 79.0), "undecided"),
+        ((96.5, 97.5, 95.5), (80.0, 81.0, 79.0), "undecided"),
         ((), (), "void"),
         ((100.0, None, 99.0), (80.0, 81.0, None), "none"),
         ((None, None, None), (80.0, 81.0, 79.0), "void"),
+        ((100.0, 101.0, None), (None, None, 79.0), "void"),
+        ((100.0, 0.0, 99.0), (80.0, 81.0, 79.0), "none"),
     ],
 )
 def test_verdict_of_one_cell(
@@ -54,6 +59,41 @@ def test_a_loss_that_the_ratio_hides_is_found() -> None:
     assert cell.ratio_now > 1.2
     assert cell.candidate is not None
     assert cell.candidate.ratio == pytest.approx(0.8583, abs=1e-3)
+
+
+def test_the_figures_of_both_grids_stand_beside_the_changes() -> None:
+    cell = one(figures((120.0, 122.0, 118.0), (80.0,) * 3), figures((103.0, 104.0, 102.0), (81.0,) * 3))
+    assert (cell.candidate_then, cell.candidate_now, cell.oracle_then, cell.oracle_now) == (120.0, 103.0, 80.0, 81.0)
+    assert (cell.ratio_then, cell.ratio_now) == (pytest.approx(120 / 80), pytest.approx(103 / 81))
+    changes = (cell.candidate, cell.oracle, cell.relative)
+    assert [one.ratio for one in changes if one] == [
+        *(pytest.approx(0.8584, abs=1e-4), pytest.approx(81 / 80), pytest.approx(0.8584 * 80 / 81, abs=1e-4)),
+    ]
+
+
+def test_figures_below_one_are_figures() -> None:
+    slow = figures((0.5, 0.51, 0.49), (0.4, 0.41, 0.39))
+    assert one(slow, slow).verdict == "none"
+
+
+def test_four_legs_scatter_more_than_two() -> None:
+    """Figures without any scatter: what is left of an interval is the host's noise, √2 wider for the ratio's change."""
+    still = figures((100.0,) * 3, (80.0,) * 3)
+    cell = one(still, still)
+    assert cell.candidate is not None
+    assert cell.relative is not None
+    widths = [math.log(change.high / change.low) for change in (cell.candidate, cell.relative)]
+    assert widths[1] / widths[0] == pytest.approx(math.sqrt(2))
+
+
+def test_the_noise_is_the_host_s_where_it_is_known() -> None:
+    """3.5 % slower is a loss on a quiet host, and 4 % none that can be told on a noisy one."""
+    now = figures((95.9, 96.9, 94.9), (80.0, 81.0, 79.0))
+    quiet = Band(SHARE, 0.001, 4.0, "calibrated")
+    (known,) = moved([(THEN, figures((96.5, 97.5, 95.5), (80.0, 81.0, 79.0)), quiet)], SHARE, True)
+    assert known.verdict == "loss"
+    (noisy,) = moved([(THEN, now, Band(SHARE, 0.05, 4.0, "calibrated"))], SHARE, True)
+    assert (one(THEN, now).verdict, noisy.verdict) == ("loss", "undecided")
 
 
 @pytest.mark.parametrize("direction", ["higher", "lower"])
@@ -100,6 +140,7 @@ def test_runs_of_other_lengths_are_compared_over_the_repetitions_they_share() ->
         (("none", "loss", "void"), "loss"),
         (("none", "host-moved", "undecided"), "host-moved"),
         (("none", "void"), "undecided"),
+        (("none", "undecided"), "undecided"),
         (("void",), "void"),
         ((), "void"),
         (("none", "none"), "none"),
