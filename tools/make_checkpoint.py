@@ -3,10 +3,10 @@ r"""Make a synthetic Qwen3.6-architecture checkpoint in a published layout: full
 
     tools/make_checkpoint.py --shape tiny --layout modelopt --seed 0 checkpoints/tiny
 
-Layouts: modelopt is nvidia's MIXED_PRECISION. compressed-tensors is unsloth's newer 27B (MLP NVFP4 but for the last
-eighth, which is FP8 as all the rest is). compressed-tensors-nvfp4 is its older one, with --w4a4 (MLP, self_attn and
-linear_attn.out_proj NVFP4, GDN's inputs and lm_head BF16). bf16 is unquantised. --store changes single modules, as in a
-mixture with all its experts in NVFP4, attention in FP8, GDN and q_proj in BF16:
+Layouts: modelopt is nvidia's MIXED_PRECISION. compressed-tensors is unsloth's newer 27B and its 35B (MLP and experts
+NVFP4 but for the last eighth, which is FP8 as all the rest is). compressed-tensors-nvfp4 is its older 27B, with --w4a4
+(MLP, self_attn and linear_attn.out_proj NVFP4, GDN's inputs and lm_head BF16). bf16 is unquantised. --store changes
+single modules, as in a mixture with all its experts in NVFP4, attention in FP8, GDN and q_proj in BF16:
 
     --shape 35b --layout compressed-tensors --store '\.mlp\.=nvfp4' --store 'linear_attn|q_proj|lm_head=bf16'
 

@@ -9,8 +9,9 @@ from engine.kernels import library
 from engine.kernels.build import FOR_SANITIZERS, SHIPPED
 from engine.kernels.skinny import Epilogue
 from engine.ops.linear import cuda as linear
+from engine.ops.linear.quantize import quantize_per_token
 from engine.ops.moe import cuda as moe
-from tests.ops import emulator
+from tests.ops import emulator, fp8_experts
 from tests.ops.moe_products import TOP_K, normal, pack, pack_gate_up, stack
 from tests.ops.test_chunks_emulated import CHUNK, DIM, gates, run, scan
 from tests.ops.test_moe_grouping import logits_for
@@ -56,6 +57,27 @@ def test_experts(monkeypatch, generator, poison, source, output):
         tensors = (weight.units, weight.row_scale, x, out, how.entries, how.count, how.pairs, how.weights)
         call = emulator.build("moe", source, variant=variant)
         call(f"engine_moe_grouped_{source}", CPU, *tensors, how.tokens, how.slots, n, k, output, 3, 1)
+        outs.append(out)
+    assert torch.equal(*outs)
+
+
+@pytest.mark.parametrize("output", [SWIGLU, PAIR])
+def test_fp8_experts(monkeypatch, generator, poison, output):
+    experts, tokens, k, inter = 4, 40, 2 * COLUMNS * 128, 136
+    monkeypatch.setattr(library, "call", emulator.build("moe", "many"))
+    how = moe.routing(logits_for("random", tokens, experts, 1), TOP_K)
+    weight = fp8_experts.pack_gate_up(*(fp8_experts.stack(experts, inter, k, generator) for _ in range(2)))
+    if output == PAIR:
+        weight = fp8_experts.pack(fp8_experts.stack(experts, 2 * inter, k, generator))
+    n, rows = weight.shape[0], tokens * (how.slots if output == PAIR else 1)
+    values, scales = quantize_per_token(normal(rows, k, generator))
+    x = (values.to(torch.float8_e4m3fn), scales)
+    outs = []
+    for variant in (SHIPPED, FOR_SANITIZERS):
+        out = poison.empty(tokens * how.slots, n // (1 if output == PAIR else 2), dtype=torch.bfloat16)
+        tensors = (weight.units, weight.row_scale, *x, out, how.entries, how.count, how.pairs, how.weights)
+        call = emulator.build("moe", "many", variant=variant)
+        call("engine_moe_grouped_many_fp8", CPU, *tensors, how.tokens, how.slots, n, k, output, 3, 1)
         outs.append(out)
     assert torch.equal(*outs)
 
