@@ -57,6 +57,13 @@ def test_twice_the_time_fails() -> None:
     decides = made.cells[-1]
     assert (decides.ratio, decides.verdict, made.exit_code) == (0.5, Verdict.FAIL, 1)
     assert (decides.candidate_values, decides.oracle_values) == ((10.0,) * 3, (5.0,) * 3)
+    assert (decides.candidate_median, decides.oracle_median) == (10.0, 5.0)
+    assert (decides.unit, decides.concurrency) == ("s", 1)
+    assert decides.ratio_low is not None
+    assert decides.ratio_high is not None
+    assert decides.ratio_low < 0.5 < decides.ratio_high
+    assert [reason.code for reason in decides.reasons] == ["below-floor"]
+    assert "gate startup" not in decides.reasons[0].hint  # another start would say the same
     assert [cell.verdict for cell in made.cells[:2]] == [Verdict.PASS] * 2
 
 
@@ -64,9 +71,10 @@ def test_a_start_that_is_not_proven_cold_voids_and_says_how_much_was_there() -> 
     warm = {"page_cache": "partly", "checkpoint_resident_bytes": 2**29}
     made = judged(starts(lambda row: warm if row.start_id == "oracle-1" else {}))
     assert {(cell.verdict, cell.ratio) for cell in made.cells} == {(Verdict.VOID, None)}
+    assert {(cell.candidate_median, cell.ratio_low, cell.ratio_high) for cell in made.cells} == {(None, None, None)}
     assert made.exit_code == 3
     (finding,) = made.findings
-    assert finding.code == "page-cache-unproven"
+    assert (finding.code, finding.arm) == ("page-cache-unproven", "oracle")
     assert "start 1 of the oracle was to be cold and is partly: 0.50 GiB of 1.00 GiB" in finding.message
     assert finding.message in report.text(made)
     assert finding.message in report.markdown(made)
@@ -85,12 +93,15 @@ def test_as_found_the_arms_must_have_found_the_same() -> None:
 
 def test_a_start_that_failed_voids() -> None:
     made = judged(starts(lambda row: {"error": "HTTP 500: no"} if row.start_id == "candidate-0" else {}))
-    assert [finding.code for finding in made.findings] == ["start-failed"]
+    assert [(finding.code, finding.arm) for finding in made.findings] == [("start-failed", "candidate")]
     assert made.verdict is Verdict.VOID
 
 
 def test_a_missing_start_is_undecided() -> None:
-    assert judged(starts()[:-1]).verdict is Verdict.INCONCLUSIVE
+    made = judged(starts()[:-1])
+    assert (made.verdict, made.unfinished, judged(starts()).unfinished) == (Verdict.INCONCLUSIVE, True, False)
+    (reason,) = made.cells[-1].reasons
+    assert (reason.code, reason.hint) == ("legs-missing", "gate startup begins anew: it is not resumed")
 
 
 def test_the_table_shows_each_start_in_order_with_its_page_cache() -> None:
