@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.errors import PreconditionError
 from engine.ops.linear import Operand
 from engine.weights.loader import ModelWeights
 
@@ -134,6 +135,18 @@ class Census:
             f"wider than shipped where that is allowed: {self.allowed_bytes} bytes, {share:.4%} of the checkpoint"
         )
         return out
+
+
+class WidenedError(PreconditionError):
+    """A model that is not served, with what was found in it: `engine census` shows it whole."""
+
+    def __init__(self, census: Census) -> None:
+        names = census.widened
+        super().__init__(
+            f"{names[0]} takes more memory than the checkpoint ships ({len(names)} such modules): weights stay in "
+            "their shipped dtype; this is a fault of the engine, report it with `engine census`"
+        )
+        self.census = census
 
 
 def take_census(model: object, weights: ModelWeights) -> Census:

@@ -158,13 +158,17 @@ def census(
     allow_reference: AllowReference = _MODEL.allow_reference,
 ) -> None:
     """Load MODEL; print its bytes by module, shipped and resident. Exit code 1 where one is wider than shipped."""
+    from engine.census import WidenedError
     from engine.server.loading import check_folder, load_runner
 
     check_folder(model)
     # One short sequence: the census is about weights, and the caches should not need the memory of a server's.
     limits = SchedulerConfig(max_num_seqs=1, max_model_len=_CACHE.block_tokens)
     config = EngineConfig(ModelConfig(model, None, device, dtype, allow_reference, 0), scheduler=limits)
-    found = load_runner(config).census()
+    try:
+        found = load_runner(config).census()
+    except WidenedError as error:
+        found = error.census
     typer.echo("\n".join(found.lines()))
     raise typer.Exit(1 if found.widened or found.absent else 0)
 

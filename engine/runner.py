@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from engine.batch import Batch, Sampled, Segment, StepOutput, Ticket, TokenLogprobs
-from engine.census import Census, take_census
+from engine.census import Census, WidenedError, take_census
 from engine.config import EngineConfig
 from engine.devices import free_bytes, limit_threads, resolve_device
 from engine.errors import PreconditionError
 from engine.graphs import DecodeGraphs
 from engine.kernels import library
+from engine.kernels.build import BuildError
 from engine.logprobs import PromptLogprobs
 from engine.models.caches import Caches, kv_block_bytes, state_slot_bytes
 from engine.models.config import TextConfig, load_text_config
@@ -186,13 +187,11 @@ class LoadedRunner(ModelRunner):
             raise PreconditionError(
                 f"{options.path}: no CUDA kernel for {reason}; --allow-reference runs the slow torch references"
             )
-        fused = device.type == "cuda" and reason is None
+        fused = device.type == "cuda" and reason is None and _has_library(device, options.allow_reference)
         self.reference_ops = () if fused else ops if device.type == "cuda" else missing_kernels(device.type)
         self.kv_dtype = _kv_dtype(config, self.weights, dtype)
         # What is known before the first byte is read is said before: reading takes a minute.
         _check_memory(config, self.weights, text, dtype, self.kv_dtype)
-        if fused:
-            library.load(library.arch_of(device))
         self.eos_ids = frozenset(text.eos_token_ids)
         self.max_model_len = min(config.scheduler.max_model_len, text.max_position_embeddings)
         self.threads = limit_threads(self.weights.checkpoint.text_bytes) if device.type == "cpu" else None
@@ -219,12 +218,8 @@ class LoadedRunner(ModelRunner):
                 longest = LONGEST["mixture" if text.is_moe else "dense"]
                 longest = min(longest, config.scheduler.max_num_batched_tokens)
                 self.prompts = PromptGraphs(model, caches, longest, self.max_model_len, self.graphs.max_sequences)
-        widened = self.census().widened
-        if widened:
-            raise PreconditionError(
-                f"{widened[0]} takes more memory than the checkpoint ships ({len(widened)} such modules): weights stay "
-                "in their shipped dtype; this is a fault of the engine, report it with `engine census`"
-            )
+        if (census := self.census()).widened:
+            raise WidenedError(census)
 
     def census(self) -> Census:
         """Resident bytes by module beside the checkpoint's."""
@@ -259,6 +254,17 @@ def load_runner(config: EngineConfig, *, quantize_inputs: bool | None = None) ->
     quantize_inputs: whether W8A8 layers quantise their inputs; None: in bfloat16 only (see layers.Source).
     """
     return LoadedRunner(config, quantize_inputs)
+
+
+def _has_library(device: torch.device, allow_reference: bool) -> bool:
+    """Loads it, compiled first where need be. Raises BuildError where there is none, unless references may do."""
+    try:
+        library.load(library.arch_of(device))
+    except BuildError:
+        if not allow_reference:
+            raise
+        return False
+    return True
 
 
 def _greedy(batch: Batch, ids: list[int]) -> StepOutput:

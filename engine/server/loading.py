@@ -17,6 +17,7 @@ from engine.cache.blocks import BlockPool
 from engine.cache.states import StatePool
 from engine.config import EngineConfig
 from engine.errors import PreconditionError, UsageError
+from engine.exhausted import out_of_memory
 from engine.loop import EngineLoop
 from engine.manifest import manifest
 from engine.ranges import annotated
@@ -38,10 +39,6 @@ SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penal
 
 SIZES = frozenset({"num_blocks", "cache_bytes"})
 """What Runner.info() says that follows from free memory. A manifest is what runs, and equal at every start."""
-
-
-ALLOCATION_FAILED = "can't allocate memory"
-"""How torch's CPU allocator says it: in a bare RuntimeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +89,6 @@ def load_text_side(path: Path) -> TextSide:
 
 def load_runner(config: EngineConfig) -> LoadedRunner:
     """Weights, caches, sampler. Raises PreconditionError in one line for whatever is wrong with the folder."""
-    import torch  # which a usage error should not wait for
-
     from engine.kernels.build import BuildError
     from engine.runner import load_runner as load
 
@@ -102,13 +97,14 @@ def load_runner(config: EngineConfig) -> LoadedRunner:
     except PreconditionError:
         raise
     except BuildError as error:
-        raise PreconditionError(f"the kernels for this device are not there: {error}") from error
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise _no_memory(config, error) from error
+        raise PreconditionError(
+            f"the kernels for this device are not there: {_line(error)}; --allow-reference runs the slow torch "
+            "references"
+        ) from error
     except RecursionError as error:
         raise PreconditionError(f"{config.model.path}: a JSON file nests too deeply; download it again") from error
-    except RuntimeError as error:
-        if ALLOCATION_FAILED not in str(error):
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
             raise
         raise _no_memory(config, error) from error
     except (ValueError, KeyError, OSError, SafetensorError) as error:
@@ -138,11 +134,11 @@ def load_engine(config: EngineConfig, sampling_defaults: Mapping[str, float]) ->
 
 
 def _warm_up(config: EngineConfig, runner: LoadedRunner) -> None:
-    import torch
-
     try:
         warm_up(runner, config.scheduler, config.cache.block_tokens)
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
         tokens = config.scheduler.max_num_batched_tokens
         raise PreconditionError(
             f"not enough memory for a step of {tokens} tokens beside {config.model.path} and its caches: "

@@ -15,7 +15,7 @@ import torch
 
 from engine import runner as runners
 from engine.batch import Batch, Segment
-from engine.census import Census
+from engine.census import Census, WidenedError
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.errors import PreconditionError
 from engine.kernels import library
@@ -144,8 +144,9 @@ def test_unknown_dtypes_are_refused(tiny_checkpoint, part, message):
 
 def test_widened_modules_are_refused(tiny_checkpoint, monkeypatch):
     monkeypatch.setattr(Census, "widened", property(lambda _: ("layers.1.mlp.down_proj", "lm_head")))
-    with pytest.raises(PreconditionError, match=r"layers.1.mlp.down_proj takes more memory .* \(2 such modules\)"):
+    with pytest.raises(WidenedError, match=r"layers.1.mlp.down_proj takes more memory .* \(2 such modules\)") as caught:
         load_runner(config(tiny_checkpoint))
+    assert "lm_head" in {row.module for row in caught.value.census.rows}
 
 
 def test_a_pool_larger_than_memory_is_one_line_with_what_fits(tiny_checkpoint):
@@ -185,6 +186,38 @@ def test_a_missing_kernel_library_is_told_before_anything_is_read(tiny_checkpoin
     monkeypatch.setattr(Checkpoint, "read_stack", lambda *_: pytest.fail("a weight was read"))
     with pytest.raises(PreconditionError, match="the kernels for this device are not there: found no nvcc on PATH"):
         load_for_server(config(tiny_checkpoint))
+
+
+@pytest.fixture
+def another_gpu(monkeypatch):
+    """One that no library is built for."""
+    monkeypatch.setattr(runners, "resolve_device", lambda *_: torch.device("cuda"))
+    monkeypatch.setattr(runners, "obstacle", lambda *_: None)
+    monkeypatch.setattr(runners, "free_bytes", lambda _: 2**40)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    library.arch_of.cache_clear()
+    yield
+    library.arch_of.cache_clear()
+
+
+@pytest.mark.usefixtures("another_gpu")
+def test_a_gpu_that_no_kernel_is_built_for_is_told_before_anything_is_read(tiny_checkpoint, monkeypatch):
+    monkeypatch.setattr(Checkpoint, "read_stack", lambda *_: pytest.fail("a weight was read"))
+    said = r"found NVIDIA A100 \(sm_80a\); expected sm_90a or sm_121a; --allow-reference runs the slow torch references"
+    with pytest.raises(PreconditionError, match=said):
+        load_for_server(config(tiny_checkpoint))
+
+
+@pytest.mark.usefixtures("another_gpu")
+def test_there_references_run_where_they_are_asked_for(tiny_checkpoint, monkeypatch):
+    def reached(*_):
+        raise LookupError("the references")
+
+    monkeypatch.setattr(runners, "FusedForCausalLM", lambda *_: pytest.fail("the kernels"))
+    monkeypatch.setattr(runners, "build_model", reached)
+    with pytest.raises(LookupError, match="the references"):
+        load_runner(config(tiny_checkpoint, model={"allow_reference": True}))
 
 
 def resident_bytes():

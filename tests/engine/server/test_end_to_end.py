@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from engine import cli
+from engine.census import CensusRow
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.server.app import create_app
 from engine.server.loading import load_engine, load_text_side
@@ -166,6 +167,17 @@ def test_generate_prints_the_server_s_tokens(live, tiny_bf16_checkpoint, capsys)
 def test_census_command(tiny_checkpoint, capsys):
     assert cli.run(["census", str(tiny_checkpoint), "--device", "cpu"]) == 0
     assert "lm_head" in capsys.readouterr().out
+
+
+def test_census_command_of_a_widened_model(tiny_checkpoint, capsys, monkeypatch):
+    """The whole table, which is what the message of a server sends people here for."""
+    monkeypatch.setattr(CensusRow, "is_widened", property(lambda row: row.module == "layers.1.mlp.down_proj"))
+    assert cli.run(["census", str(tiny_checkpoint), "--device", "cpu"]) == 1
+    out = capsys.readouterr()
+    assert out.err == ""
+    (line,) = [line for line in out.out.splitlines() if "WIDER" in line]
+    assert line.startswith("layers.*.mlp.down_proj ")
+    assert "total" in out.out
 
 
 @pytest.mark.slow

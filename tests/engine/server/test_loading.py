@@ -110,10 +110,13 @@ def test_a_template_that_fails_refuses_the_messages(tmp_path, source):
 @pytest.mark.parametrize(
     ("error", "word"),
     [
-        (BuildError("found no nvcc on PATH"), "nvcc"),
+        (BuildError("found no nvcc on PATH"), "nvcc on PATH; --allow-reference runs the slow torch references"),
+        (BuildError("nvcc failed on a.cu for sm_90a:\na.cu(3): error: " + "x" * 5000), r"sm_90a: a\.cu\(3\): error"),
         (MemoryError("no room"), "--max-model-len"),
         (torch.OutOfMemoryError("CUDA out of memory.\nTried"), "memory. Tried"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "--num-blocks"),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be"), "memory .*; lower --max-model-len"),
+        (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "--max-num-seqs"),
         (RecursionError("too deep"), "nests too deeply"),
         (OSError("x" * 5000), "xxx"),
         (ValueError("shape [3]\nis odd"), r"ValueError: shape \[3\] is odd"),

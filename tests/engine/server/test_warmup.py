@@ -129,11 +129,31 @@ def test_on_a_cpu_few_small_steps():
     assert len(batches) == 5
 
 
-def test_too_little_memory_for_a_step_is_said_in_one_line(tiny_bf16_checkpoint, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.06 GiB"),
+        RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasLtCreate`"),
+    ],
+    ids=["torch", "driver", "cuBLAS"],
+)
+def test_too_little_memory_for_a_step_is_said_in_one_line(tiny_bf16_checkpoint, monkeypatch, error):
     def fail(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.06 GiB")
+        raise error
 
     monkeypatch.setattr(loading, "warm_up", fail)
     config = EngineConfig(ModelConfig(tiny_bf16_checkpoint, device="cpu"), scheduler=SchedulerConfig(max_model_len=64))
-    with pytest.raises(PreconditionError, match=r"a step of 16384 tokens .* lower --max-num-batched-tokens"):
+    with pytest.raises(PreconditionError, match=r"a step of 16384 tokens .* lower --max-num-batched-tokens") as told:
+        load_engine(config, {})
+    assert "\n" not in str(told.value)
+
+
+def test_another_fault_of_a_step_keeps_its_traceback(tiny_bf16_checkpoint, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("expected scalar type Float but found BFloat16")
+
+    monkeypatch.setattr(loading, "warm_up", fail)
+    config = EngineConfig(ModelConfig(tiny_bf16_checkpoint, device="cpu"), scheduler=SchedulerConfig(max_model_len=64))
+    with pytest.raises(RuntimeError, match="scalar type"):
         load_engine(config, {})
