@@ -1,4 +1,7 @@
-"""What `engine bench op` runs: the 27B's shapes, random inputs, each kernel's check against its torch reference."""
+"""What `engine bench op` runs: the 27B's shapes, random inputs, each kernel's check against its torch reference.
+
+A mixture's are the 35B's.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,9 @@ import torch
 from torch import Tensor
 
 from engine.bench import Case, copies_for
+from engine.bench_library import fp8_rows_cases, pairs_cases, swiglu_cases
 from engine.bench_prefill import prefill_cases
-from engine.bench_tokens import moe_cases, wide_cases
+from engine.bench_tokens import moe_cases, routed_norm_cases, wide_cases
 from engine.kernels.skinny import Epilogue
 from engine.ops import attention, gdn, norm, rope, sample
 from engine.ops.attention import cuda as attention_cuda
@@ -142,6 +146,7 @@ def _norm(m: int, device: torch.device) -> Iterator[Case]:
             error = max(error, _error(got.small, got.out.double() @ weight.double().T))
         nbytes = io + residual.nbytes * 3 // 2 + (0 if weight is None else weight.nbytes)
         yield Case(f"norm {name}", m, nbytes, run, 1, error, 3e-3)
+    yield from routed_norm_cases(m, device)
 
 
 def _gdn(m: int, device: torch.device) -> Iterator[Case]:
@@ -252,6 +257,17 @@ def _sample(m: int, device: torch.device) -> Iterator[Case]:
     )
 
 
+def _moe(tokens: int, device: torch.device) -> Iterator[Case]:
+    yield from moe_cases(tokens, device)
+    yield from pairs_cases(tokens, device)
+
+
+def _wide(tokens: int, device: torch.device) -> Iterator[Case]:
+    yield from wide_cases(tokens, device)
+    yield from fp8_rows_cases(tokens, device, [(name, n, k) for name, n, k, _ in W8A8_SHAPES])
+    yield from swiglu_cases(tokens, device)
+
+
 CASES: dict[str, Callable[[int, torch.device], Iterator[Case]]] = {
     "w4a16": _w4a16,
     "w8a8": _w8a8,
@@ -260,7 +276,7 @@ CASES: dict[str, Callable[[int, torch.device], Iterator[Case]]] = {
     "attention": _attention,
     "rope": _rope,
     "sample": _sample,
-    "moe": moe_cases,
-    "wide": wide_cases,
+    "moe": _moe,
+    "wide": _wide,
     "prefill": prefill_cases,
 }

@@ -1,5 +1,7 @@
 """What `engine bench op moe` and `wide` run: the 35B's router and experts, and the 27B's NVFP4 products of many tokens.
 
+`norm` has the 35B's launch of a norm with its router and the routing from here.
+
 Experts are timed in NVFP4 and in FP8. A case's batch is its tokens: up to 32, from 33 on and, of NVFP4, from 129 on
 they are another kernel each (ops/moe/README.md).
 """
@@ -15,8 +17,11 @@ from torch.nn import functional as F
 
 from engine.bench import Case, copies_for
 from engine.kernels import library
+from engine.ops import norm
 from engine.ops.linear.quantize import quantize_per_token
 from engine.ops.moe import cuda as moe
+from engine.ops.moe import route as route_by_torch
+from engine.ops.norm import cuda as norm_cuda
 from engine.ops.w4a16 import pack as w4a16_pack
 from engine.ops.w4a16 import wide
 from engine.weights.types import Fp8Weight, Nvfp4Weight
@@ -36,6 +41,8 @@ MIXTURE, DENSE = Sizes(2048, 512, 256, 8), Sizes(5120, 17408)
 ROUTER_ERROR, SWIGLU_ERROR, DOWN_ERROR = 4e-3, 6e-3, 4e-3
 """One rounding to bfloat16; four of gate, up, silu and product; one of a pair."""
 CHECKED_ROWS, CHECKED_TOKENS = 2048, 4
+EPS, PLANES = 1e-6, 2
+"""Of a norm, and of the product before it."""
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -59,8 +66,8 @@ def seen(x: Tensor, weight: Nvfp4Weight | Fp8Weight) -> Tensor:
     """fp64: what the product is of."""
     if isinstance(weight, Nvfp4Weight):
         return x.double()
-    codes, scale = quantize_per_token(x)
-    return codes.double() * scale.double()
+    codes, scale = quantize_per_token(x.cpu())  # on CUDA torch's division by 448 may be a last bit off
+    return (codes.double() * scale.double()).to(x.device)
 
 
 def rows_of(weight: Nvfp4Weight | Fp8Weight, first: int, count: int) -> Tensor:
@@ -111,6 +118,35 @@ def moe_cases(tokens: int, device: torch.device, sizes: Sizes = MIXTURE) -> Iter
     for form, make in (("", random_weight), ("FP8 ", random_fp8)):
         weights = make((count + 1) * 2 * inter, hidden, device), make((count + 1) * hidden, inter, device)
         yield from _expert_cases(form, x, logits, how, weights, sizes)
+
+
+def routed_norm_cases(tokens: int, device: torch.device, sizes: Sizes = MIXTURE) -> Iterator[Case]:
+    """Nothing for more than 32 tokens, whose router and routing are launches of their own."""
+    if tokens > moe.MAX_ROUTED:
+        return
+    hidden = sizes.hidden
+    planes = torch.randn(PLANES, tokens, hidden, device=device)
+    residual, scale = torch.randn(tokens, hidden, device=device).bfloat16(), torch.rand(hidden, device=device) + 0.5
+    router = (torch.randn(sizes.experts + 1, hidden, device=device) * hidden**-0.5).bfloat16()
+    arrived = torch.zeros(1, dtype=torch.int32, device=device)
+    routers = [router] + [router.clone() for _ in range(copies_for(router.nbytes) - 1)]
+
+    def run(i: int) -> tuple[norm_cuda.Normed, moe.Routing]:
+        return norm_cuda.add_norm_route(planes, residual, scale, EPS, routers[i], sizes.top_k, arrived, dependent=True)
+
+    normed, how = run(0)
+    total, out, logits = normed.residual, normed.out, normed.small
+    assert total is not None
+    assert out is not None
+    assert logits is not None
+    wanted, added = norm.add_rms_norm(planes.sum(0).bfloat16(), residual, scale, EPS)
+    products = out.double() @ router.double().T
+    weights = torch.cat((route_by_torch(logits[:, :-1], sizes.top_k)[0], logits[:, -1:].float().sigmoid()), 1)
+    made = ((total, added), (out, wanted), (logits, products), (how.weights, weights.flatten()))
+    found = max(error(ours, theirs) for ours, theirs in made) + _misrouted(logits, how)
+    written = (total, out, logits, how.entries[: int(how.count)], *how.tensors[1:])
+    nbytes = sum(one.nbytes for one in (planes, residual, scale, router, *written))
+    yield Case("norm add + norm + router + routing", tokens, nbytes, run, len(routers), found, ROUTER_ERROR)
 
 
 def _expert_cases(

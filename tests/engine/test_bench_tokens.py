@@ -1,15 +1,16 @@
-"""engine bench op moe and wide on a CPU, small: what the cases check is right, and a wrong kernel is not timed."""
+"""engine bench op moe, wide and norm on a CPU, small: what cases check is right, and a wrong kernel is not timed."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from engine import bench_tokens
-from engine.bench_tokens import Sizes, moe_cases, wide_cases
+from engine import bench_cases, bench_tokens
+from engine.bench_tokens import Sizes, moe_cases, routed_norm_cases, wide_cases
 from engine.kernels import library
 from engine.kernels.skinny import Machine
 from engine.ops.moe import cuda as moe_cuda
+from engine.ops.norm import cuda as norm_cuda
 from engine.ops.w4a16 import wide
 from tests.ops import emulator
 from tests.ops.emulator import HOPPER
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ t
 
 CPU = torch.device("cpu")
 SOURCES = {
+    "engine_add_norm": ("norm", "kernel"),
+    "engine_add_norm_route": ("norm", "kernel"),
     "engine_moe_router": ("moe", "router"),
     "engine_moe_route_many": ("moe", "many"),
     "engine_moe_grouped_many": ("moe", "many"),
@@ -83,3 +86,46 @@ def test_rows_and_products_of_many_tokens():
 
 def test_where_a_library_multiplies_there_are_rows_alone():
     assert names(wide_cases(3, CPU, Sizes(256, 256))) == ["w4a16 rows of gate_up + SwiGLU", "w4a16 rows of down"]
+
+
+ROUTED = Sizes(264, 0, 33, 3)
+
+
+def test_the_norm_with_router_and_routing(emulated):
+    [case] = routed_norm_cases(5, CPU, ROUTED)
+    assert case.passed, case.error
+    emulated.clear()
+    _, how = case.run(case.copies - 1)
+    assert emulated == ["engine_add_norm_route"]
+    planes, rows, scale, router, logits = 2 * 5 * 264 * 4, 5 * 264 * 2, 264 * 4, 34 * 264 * 2, 5 * 34 * 2
+    routed = int(how.count) * 16 + 4 + 5 * 4 * 4 + 5 * 4 * 4 + 5 * 3 * 4  # entries, count, pairs, weights, ids
+    assert case.nbytes == planes + 3 * rows + scale + router + logits + routed
+
+
+def test_it_is_timed_among_the_norms(monkeypatch):
+    monkeypatch.setattr(bench_cases, "HIDDEN", 264)
+    monkeypatch.setattr(bench_cases, "routed_norm_cases", lambda *given: routed_norm_cases(*given, ROUTED))
+    cases = list(bench_cases.CASES["norm"](3, CPU))
+    assert names(cases) == [
+        "norm add + norm + E4M3", "norm add + norm + E4M3 + b, a", "norm add + norm + router + routing"
+    ]  # fmt: skip
+    assert all(case.passed for case in cases)
+
+
+def test_more_tokens_are_not_routed_in_a_norm():
+    assert not list(routed_norm_cases(33, CPU, ROUTED))
+
+
+@pytest.mark.parametrize("what", ["residual", "out", "small", "ids", "weights"])
+def test_a_fault_of_the_routed_norm_is_seen(monkeypatch, what):
+    real = norm_cuda.add_norm_route
+
+    def add_norm_route(*given, **more):
+        normed, how = real(*given, **more)
+        tensor = getattr(how if what in ("ids", "weights") else normed, what)
+        tensor[0] = tensor[1]
+        return normed, how
+
+    monkeypatch.setattr(norm_cuda, "add_norm_route", add_norm_route)
+    [case] = routed_norm_cases(5, CPU, ROUTED)
+    assert not case.passed
