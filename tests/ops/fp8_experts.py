@@ -53,11 +53,14 @@ def pack_gate_up(gate: list[Fp8Weight], up: list[Fp8Weight]) -> Fp8Experts:
 
 
 def quantised(x: Tensor, given: Tensor | None) -> Tensor:
-    """What codes and scales of x stand for, in float64, by the torch path's own rounding."""
+    """What codes and scales of x stand for, in float64, by the torch path's own rounding.
+
+    On a CPU: on CUDA torch divides by 448 as a product with 1/448, which may be a last bit off, and a code with it.
+    """
     if given is not None:
-        return quantize_per_tensor(x, given).double() * given.double()
-    codes, scale = quantize_per_token(x)
-    return codes.double() * scale.double()
+        return (quantize_per_tensor(x.cpu(), given.cpu()).double() * given.cpu().double()).to(x.device)
+    codes, scale = quantize_per_token(x.cpu())
+    return (codes.double() * scale.double()).to(x.device)
 
 
 def matrix(weight: Fp8Weight) -> Tensor:

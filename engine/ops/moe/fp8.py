@@ -41,8 +41,9 @@ def pack(weight: Fp8Weight, rows: int) -> Fp8Experts:
 def quantize(x: Tensor, given: Tensor | None, *, dependent: bool = False) -> tuple[Tensor, Tensor]:
     """x bf16 [m, k] -> (codes e4m3 [m, k], the scale of each row fp32 [m]), one launch.
 
-    given fp32 []: the scale of all rows; None: of each max|x| / 448. The bits of ops/linear/quantize.py, the sign of a
-    zero apart. ValueError for other dtypes, and for a k that is no multiple of 8.
+    given fp32 []: the scale of all rows; None: of each max|x| / 448. The bits of ops/linear/quantize.py on a CPU, the
+    sign of a zero apart; on CUDA torch multiplies by 1/448, which may be a last bit off. ValueError for other dtypes,
+    and for a k that is no multiple of 8.
     """
     m, k = x.shape
     if x.dtype != torch.bfloat16 or not x.is_contiguous() or k % 8:

@@ -1,7 +1,7 @@
 // x to E4M3 for FP8 experts.   scale = max(max|x| / 448, least) of each row, or the one given; codes = e4m3(x / scale)
 //
 // Bytes: a row of bf16 is read once and its codes are written, 3 * k. A warp takes a row, 8 columns a lane at a time, and reads
-// it twice: the second time it comes from the L1. Bits as in engine/ops/linear/quantize.py, by token and by tensor.
+// it twice: the second time it comes from the L1. Bits as in engine/ops/linear/quantize.py on a CPU, by token and by tensor.
 //
 // Rejected: torch's own operators (some ten launches, as of a dense projection with a scale per token: 20 a layer here); in
 // the launch before (a SwiGLU row's columns are made by several blocks, and nobody has all of them before its end).
