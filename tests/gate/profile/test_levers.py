@@ -166,6 +166,33 @@ def test_one_kernel_that_changed_is_not_taken_for_drift() -> None:
     assert drift_of(ours, theirs, "x").share == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize(
+    ("moved", "share"),
+    [
+        ([(40.0, 1.01), (40.0, 1.02), (20.0, 1.10)], 0.02),
+        ([(40.0, 1.01), (40.0, 0.98), (20.0, 1.10)], 0.02),
+        ([(50.0, 1.01), (50.0, 1.02)], 0.01),
+        ([(0.4, 1.01), (0.4, 1.02), (0.2, 1.10)], 0.02),
+    ],
+    ids=["the middle one", "either way", "half of the time is enough", "below a microsecond"],
+)
+def test_the_drift_is_the_median_of_the_time(moved: list[tuple[float, float]], share: float) -> None:
+    """moved: µs of each kernel, and by how much one step's is another."""
+    one = table("candidate", [(f"k{n}", "fp8", 16, us * by, ()) for n, (us, by) in enumerate(moved)])
+    other = table("oracle", [(f"k{n}", "fp8", 16, us, ()) for n, (us, _) in enumerate(moved)])
+    assert drift_of(one, other, "two").share == pytest.approx(share)
+
+
+def test_what_took_no_time_or_was_launched_in_no_step_has_no_part_in_the_drift() -> None:
+    """A row of what ran equally often in both windows moves as it likes; a kernel of 0 µs has no share at all."""
+    ours, theirs = (
+        table(arm, [("k", "fp8", 16, us, ()), ("(both)", "other", 0, rest, ()), ("empty", "other", 1, 0.0, ())])
+        for arm, us, rest in (("candidate", 101.0, 400.0), ("oracle", 100.0, 300.0))
+    )
+    found = drift_of(ours, theirs, "two")
+    assert (found.share, found.source) == (pytest.approx(0.01), "two: 1 equal kernel, 100 µs a step")
+
+
 @pytest.mark.parametrize(("equal_us", "is_control"), [(99.0, False), (100.0, True)])
 def test_few_equal_kernels_are_no_control(equal_us: float, is_control: bool) -> None:
     """A copy that both arms do, beside kernels of their own; a tenth of the longer step is the boundary."""
