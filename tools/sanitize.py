@@ -9,8 +9,8 @@ that are none (engine/kernels/stage.cuh). No server can load it: only the proces
 
 Before anything else each tool must find the faults that tests/ops/planted.cu has for it, and be silent about its sound
 ring, through the same filter: one that is blind or cries wolf there says nothing of the rest. A line for each, on the
-terminal and in --out. Exit code: 0 all clean; 1 a fault, a failed test or a limit that was reached; 2 a control that
-failed, or it cannot be run.
+terminal and in --out; the last one names the functions of ours that none of the tests called. Exit code: 0 all clean;
+1 a fault, a failed test or a limit that was reached; 2 a control that failed, or it cannot be run.
 
 It shares the GPU with whatever runs there and slows it down: never beside a measurement.
 """
@@ -40,6 +40,8 @@ FILTER = ("--kernel-name", "kns=engine")
 FAULT = 9
 """What compute-sanitizer ends with where it found something; a program of its own never does."""
 TIMED_OUT = 124
+CALLED = "functions called: "
+"""Before the names that a process of tests ends with."""
 
 
 class CannotRun(Exception):
@@ -72,6 +74,8 @@ class Outcome:
     """pytest's last line, without its bars; "" where it did not come to it."""
     found: str
     """The tool's summary; "" where it did not come to it."""
+    called: frozenset[str] = frozenset()
+    """Functions of the kernels' library that the tests launched, as the process said at its end."""
 
     @property
     def clean(self) -> bool:
@@ -119,7 +123,8 @@ def watched(tool: str, command: Sequence[str], what: str, limit_s: float) -> Out
             raise
     counted = re.findall(r"^=* *(\d+ (?:passed|failed|skipped|error).*?) *=*$", said, flags=re.MULTILINE)
     summaries = re.findall(r"(?:ERROR|RACECHECK) SUMMARY: .*", said)
-    return Outcome(tool, what, code, counted[-1] if counted else "", summaries[-1] if summaries else "")
+    called = frozenset(" ".join(re.findall(rf"^{CALLED}(.*)$", said, flags=re.MULTILINE)).split())
+    return Outcome(tool, what, code, counted[-1] if counted else "", summaries[-1] if summaries else "", called)
 
 
 def control(planted: Planted, library: Path) -> str:
@@ -182,7 +187,18 @@ def run_tests(ids: Sequence[str]) -> int:
     from engine.kernels.build import FOR_SANITIZERS
 
     library.choose(FOR_SANITIZERS)
-    return int(pytest.main(["-q", "-m", "gpu", "-p", "no:cacheprovider", *ids]))
+    code = int(pytest.main(["-q", "-m", "gpu", "-p", "no:cacheprovider", *ids]))
+    print(f"\n{CALLED}{' '.join(library.called())}")
+    return code
+
+
+def uncalled(outcomes: Sequence[Outcome]) -> str:
+    """A line. On a GPU other than Hopper some must be in it: engine/kernels/wgmma.cuh is built for sm_90a alone."""
+    from engine.kernels.build import exported, sources
+
+    offered = {name.removeprefix("engine_") for source in sources() for name in exported(source)}
+    missing = sorted(offered.difference(*(outcome.called for outcome in outcomes)))
+    return f"not called by any test: {', '.join(missing)}" if missing else f"all {len(offered)} functions were called"
 
 
 def launch(library: str, name: str) -> int:
@@ -214,10 +230,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     with ThreadPoolExecutor(arguments.jobs) as pool:
         outcomes = list(pool.map(one, [(tool, file) for tool in tools for file in files]))
+    last = uncalled(outcomes)
+    print(last, flush=True)
     if arguments.out is not None:
         commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
         head = f"tools/sanitize.py at {commit.stdout.strip() or 'no commit'}: {sum(map(len, files.values()))} tests"
-        lines = [f"{head}; {kernels}", *controls, *map(str, outcomes)]
+        lines = [f"{head}; {kernels}", *controls, *map(str, outcomes), last]
         arguments.out.write_text("\n".join(lines) + "\n")
     return 0 if all(outcome.clean for outcome in outcomes) else 1
 

@@ -56,7 +56,7 @@ def host(tmp_path, monkeypatch):
     listed = tmp_path / "list.txt"
     listed.write_text("# what is run\ntests/a.py::test_a[1]\ntests/b.py::test_b\n\ntests/a.py::test_a[2]\n")
 
-    def answers(planted=HONEST, tests="n = 0"):
+    def answers(planted=HONEST, tests="n = 0", called="functions called: op"):
         summary = f"{SUMMARY!r}[args[args.index('--tool') + 1]]"
         script(
             bin_,
@@ -65,7 +65,7 @@ def host(tmp_path, monkeypatch):
             f"passed = '2 passed, 1 warning in 3.20s'\n"
             f"if '--planted' in args:\n    {planted}\n"
             f"else:\n    assert args[7].endswith('sanitize.py') and args[8] == '--tests', args\n    {tests}\n"
-            f"    print('=' * 8, passed, '=' * 8)\n"
+            f"    print('=' * 8, passed, '=' * 8)\n    print({called!r})\n"
             f"print('=========', {summary}.format(n=n))\nsys.exit(9 if n else 0)",
         )
 
@@ -82,7 +82,8 @@ def test_all_clean(host, tmp_path, capsys):
     assert call(listed, "--out", str(tmp_path / "out.txt")) == 0
     head, *lines = (tmp_path / "out.txt").read_text().splitlines()
     assert "3 tests; engine-sm_90a-for-sanitizers-" in head
-    controls, lines = lines[:4], lines[4:]
+    controls, lines, last = lines[:4], lines[4:-1], lines[-1]
+    assert last == "all 1 functions were called"
     assert [" ".join(line.split()) for line in controls] == [
         "seen memcheck the planted overrun",
         "seen racecheck the planted race",
@@ -93,7 +94,17 @@ def test_all_clean(host, tmp_path, capsys):
         ["clean", tool, file] for tool in ("memcheck", "racecheck") for file in ("a", "b")
     ]
     assert "exit 0: 2 passed, 1 warning in 3.20s; RACECHECK SUMMARY: 0 hazards" in lines[-1]
-    assert capsys.readouterr().out.splitlines()[:4] == controls
+    said = capsys.readouterr().out.splitlines()
+    assert said[:4] == controls
+    assert said[-1] == last
+
+
+@pytest.mark.parametrize("called", ["functions called: other", "functions called: ", "nothing"])
+def test_a_function_that_no_test_called_is_named(host, capsys, called):
+    answers, listed = host
+    answers(called=called)
+    assert call(listed) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "not called by any test: op"
 
 
 def test_every_lane_gives_back_in_all_that_is_compiled(host, tmp_path):
@@ -108,12 +119,15 @@ def test_every_lane_gives_back_in_all_that_is_compiled(host, tmp_path):
     assert not build.library_path("90a").exists()
 
 
-def test_the_tests_run_over_the_kernels_for_sanitizers(monkeypatch):
+def test_the_tests_run_over_the_kernels_for_sanitizers(monkeypatch, capsys):
+    """And they say at last what they called."""
     chosen = []
+    monkeypatch.setattr(library, "called", lambda: ["add_norm", "swiglu"])
     monkeypatch.setattr(library, "choose", chosen.append)
     monkeypatch.setattr(pytest, "main", lambda arguments: chosen.append(arguments[-2:]) or 5)
     assert sanitize.main(["--tests", "tests/a.py::test_a[1]", "tests/a.py::test_a[2]"]) == 5
     assert chosen == [build.FOR_SANITIZERS, ["tests/a.py::test_a[1]", "tests/a.py::test_a[2]"]]
+    assert capsys.readouterr().out.splitlines()[-1] == "functions called: add_norm swiglu"
 
 
 @pytest.mark.parametrize(
