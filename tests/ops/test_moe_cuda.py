@@ -54,10 +54,23 @@ def test_routing(kind, tokens, experts, top_k):
     check(cuda.routing(logits.cuda(), top_k), logits, top_k)
 
 
-@pytest.mark.parametrize("tokens", [33, 200, 512])
-def test_routing_of_many(tokens):
-    logits = logits_for("random", tokens, 256, seed=tokens)
-    check(cuda.routing(logits.cuda(), 8), logits, 8)
+@pytest.mark.parametrize("kind", KINDS + SUBTLE)
+@pytest.mark.parametrize("tokens", [33, 63, 64, 65, 200, 511, 512])
+@pytest.mark.parametrize(("experts", "top_k"), [(256, 8), (33, 3), (8, 8)])
+@pytest.mark.usefixtures("poison")
+def test_routing_of_many(kind, tokens, experts, top_k):
+    """Awkward ones too: ties, near ties, all tokens to the same experts, an expert that nobody chose, extremes."""
+    logits = logits_for(kind, tokens, experts, seed=tokens)
+    check(cuda.routing(logits.cuda(), top_k), logits, top_k)
+
+
+def test_the_awkward_routings_are_what_they_are_called():
+    """Of 512 tokens: every one to the same eight, every one to expert 128, none to it, the lowest of equals."""
+    made = {kind: cuda.routing(logits_for(kind, 512, 256, 3).cuda(), 8) for kind in ("alike", "one", "never", "equal")}
+    assert int(made["alike"].count) == 9 * 512 // cuda.MANY_PAIRS
+    assert (made["one"].ids[:, 0] == 128).all()
+    assert not (made["never"].ids == 128).any()
+    assert (made["equal"].ids == torch.arange(8, device="cuda")).all()
 
 
 @pytest.mark.parametrize("kind", KINDS + SUBTLE)

@@ -17,7 +17,8 @@ def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
     """Random, all equal, few distinct values (ties), all tokens alike, one expert far ahead, two halves far apart;
 
     near: neighbours in bfloat16; rounding: different logits, equal in the fp32 softmax; faint: the chosen beyond the
-    first have probabilities below fp32's normal range; never: one expert behind all the others.
+    first have probabilities below fp32's normal range; never: one expert behind all the others; extreme: 0 and
+    bfloat16's largest numbers of both signs.
     """
     g = torch.Generator().manual_seed(seed)
     drawn = torch.randn(tokens, experts + 1, generator=g) * 3
@@ -41,6 +42,8 @@ def logits_for(kind: str, tokens: int, experts: int, seed: int) -> torch.Tensor:
             drawn[:, 1] = 0
         case "never":
             drawn[:, experts // 2] = -60
+        case "extreme":
+            drawn = drawn.round().sign() * torch.finfo(torch.bfloat16).max
     return drawn.bfloat16()
 
 
@@ -73,7 +76,7 @@ def check(made: cuda.Routing, logits: torch.Tensor, top_k: int) -> None:
 
 
 KINDS = ["random", "equal", "ties", "alike", "one", "underflow"]
-SUBTLE = ["near", "rounding", "faint", "never"]
+SUBTLE = ["near", "rounding", "faint", "never", "extreme"]
 
 
 @settings(max_examples=150, deadline=None)
