@@ -7,6 +7,7 @@ biases, scaled rope, tokens routed without renormalising) is refused by name: ig
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,11 +23,20 @@ ARCHITECTURES = {
 }
 
 LayerType = Literal["linear_attention", "full_attention"]
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, lt=2**31)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 MAX_LAYERS = 4096
 """More than any model has: a config.json is untrusted, and what follows is sized by it."""
+
+AGAIN = "download it again"
+OTHER = "this engine has no other, use a checkpoint that has it"
+
+
+def _shown(value: object) -> str:
+    """For one line: the value is untrusted."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 def _ids(value: object) -> object:
@@ -108,41 +118,51 @@ class TextConfig(BaseModel):
 
         need(
             len(self.layer_types) == self.num_hidden_layers,
-            f"layer_types has {len(self.layer_types)} entries, expected num_hidden_layers = {self.num_hidden_layers}",
+            f"found {len(self.layer_types)} layer_types, expected num_hidden_layers = {self.num_hidden_layers} of them",
         )
         for many, few in (
             ("num_attention_heads", "num_key_value_heads"),
             ("linear_num_value_heads", "linear_num_key_heads"),
         ):
             a, b = getattr(self, many), getattr(self, few)
-            need(a % b == 0, f"{many} = {a} is not a multiple of {few} = {b}")
-        need(self.rotary_dim > 0 and self.rotary_dim % 2 == 0, f"rotary dimension {self.rotary_dim} is not even")
+            need(a % b == 0, f"found {many} = {a}, expected a multiple of {few} = {b}")
+        need(
+            self.rotary_dim > 0 and self.rotary_dim % 2 == 0,
+            f"found head_dim = {self.head_dim} and partial_rotary_factor = {self.partial_rotary_factor}, of which "
+            f"{self.rotary_dim} dimensions rotate, expected an even number above 0",
+        )
         need(
             not self.mrope_section or sum(self.mrope_section) == self.rotary_dim // 2,
-            f"mrope_section {list(self.mrope_section)} does not sum to half the rotary dimension {self.rotary_dim}",
+            f"found mrope_section = {_shown(list(self.mrope_section))}, expected a sum of {self.rotary_dim // 2}, half "
+            "of the dimensions that rotate",
         )
         if self.is_moe:
             need(
                 0 < self.num_experts_per_tok <= self.num_experts,
-                f"num_experts_per_tok = {self.num_experts_per_tok}, expected 1..num_experts = {self.num_experts}",
+                f"found num_experts_per_tok = {self.num_experts_per_tok}, "
+                f"expected 1 to num_experts = {self.num_experts}",
             )
-            need(self.moe_intermediate_size > 0, "moe_intermediate_size is missing")
-            need(self.shared_expert_intermediate_size > 0, "shared_expert_intermediate_size is missing")
-        else:
-            need(self.intermediate_size > 0, "intermediate_size is missing")
+        moe = ("moe_intermediate_size", "shared_expert_intermediate_size")
+        for key in moe if self.is_moe else ("intermediate_size",):
+            found = f"{key} = {getattr(self, key)}" if key in self.model_fields_set else f"no {key}"
+            need(getattr(self, key) > 0, f"found {found}, expected more than 0")
         return self
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises CheckpointError where the file is missing, not JSON, or something else."""
+    """A JSON object. Raises CheckpointError where the file is missing, unreadable, not JSON, or something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: not found; expected a Hugging Face checkpoint folder") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: not JSON ({error}); download it again") from None
+        raise CheckpointError(f"{path}: not found; expected a Hugging Face checkpoint folder, download one") from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: found what cannot be read ({error.strerror}), expected a JSON file; make it readable"
+        ) from None
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or a number of more digits than Python reads
+        raise CheckpointError(f"{path}: found what is not JSON ({error}), expected an object; {AGAIN}") from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: found a JSON {type(content).__name__}, expected an object; download it again")
+        raise CheckpointError(f"{path}: found a JSON {type(content).__name__}, expected an object; {AGAIN}")
     return content
 
 
@@ -153,7 +173,7 @@ def load_text_config(path: Path) -> TextConfig:
     kind = _kind(file, config)
     text = config.get("text_config", config)
     if not isinstance(text, dict):
-        raise CheckpointError(f"{file}: text_config is a {type(text).__name__}, expected an object")
+        raise CheckpointError(f"{file}: found text_config = {_shown(text)}, expected an object; {AGAIN}")
     flat = _flatten_rope(file, text)
     flat.setdefault("tie_word_embeddings", config.get("tie_word_embeddings", False))
     flat.setdefault("layer_types", _layer_types(file, flat))
@@ -162,20 +182,39 @@ def load_text_config(path: Path) -> TextConfig:
     try:
         parsed = TextConfig.model_validate(flat)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        found = f"{key} = {first['input']!r}: " if key and first["type"] != "missing" else f"{key}: " if key else ""
-        raise CheckpointError(f"{file}: {found}{first['msg'].removeprefix('Value error, ')}") from None
+        raise CheckpointError(f"{file}: {_wrong(error.errors()[0])}") from None
     if kind == "moe" and not parsed.is_moe:
-        raise CheckpointError(f"{file}: architecture {config['architectures'][0]} without num_experts; expected them")
+        raise CheckpointError(
+            f"{file}: found architecture {_name(config)} without num_experts, expected more than 0; {AGAIN}"
+        )
     return parsed.model_copy(update={"eos_token_ids": _all_eos_ids(path, parsed)})
 
 
-def _kind(file: Path, config: dict[str, Any]) -> str:
+def _wrong(first: Mapping[str, Any]) -> str:
+    """pydantic's first error -> found, expected, what to do."""
+    key, kind, message = ".".join(str(part) for part in first["loc"]), first["type"], str(first["msg"])
+    if kind == "missing":
+        return f"found no {key}, expected one; {AGAIN}"
+    if not key:
+        return f"{message.removeprefix('Value error, ')}; {AGAIN}"
+    expected = message.removeprefix("Input should be ")
+    expected = f"a number {expected}" if expected.startswith(("greater", "less")) else expected
+    remedy = OTHER if kind == "literal_error" else AGAIN
+    return f"found {key} = {_shown(first['input'])}, expected {expected}; {remedy}"
+
+
+def _name(config: dict[str, Any]) -> object:
     names = config.get("architectures")
-    name = names[0] if isinstance(names, list) and names else names
+    return names[0] if isinstance(names, list) and names else names
+
+
+def _kind(file: Path, config: dict[str, Any]) -> str:
+    name = _name(config)
     if not isinstance(name, str) or name not in ARCHITECTURES:
-        raise CheckpointError(f"{file}: architectures = {names!r}; this engine runs {', '.join(ARCHITECTURES)}")
+        found, expected = _shown(config.get("architectures")), " or ".join(ARCHITECTURES)
+        raise CheckpointError(
+            f"{file}: found architectures = {found}, expected {expected}; use a checkpoint of one of these"
+        )
     return ARCHITECTURES[name]
 
 
@@ -183,7 +222,8 @@ def _flatten_rope(file: Path, text: dict[str, Any]) -> dict[str, Any]:
     """Rope settings stand in rope_parameters today, and stood in rope_scaling and beside it before."""
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     if not isinstance(rope, dict):
-        raise CheckpointError(f"{file}: rope_parameters is a {type(rope).__name__}, expected an object")
+        key = "rope_parameters" if text.get("rope_parameters") else "rope_scaling"
+        raise CheckpointError(f"{file}: found {key} = {_shown(rope)}, expected an object; {AGAIN}")
     return {**text, **rope, "rope_type": rope.get("rope_type", rope.get("type", "default"))}
 
 
@@ -192,7 +232,7 @@ def _layer_types(file: Path, text: dict[str, Any]) -> list[str]:
     layers, every = text.get("num_hidden_layers"), text.get("full_attention_interval", 4)
     for key, value in (("num_hidden_layers", layers), ("full_attention_interval", every)):
         if type(value) is not int or not 0 < value <= MAX_LAYERS:
-            raise CheckpointError(f"{file}: {key} = {value!r}, expected 1 to {MAX_LAYERS}")
+            raise CheckpointError(f"{file}: found {key} = {_shown(value)}, expected 1 to {MAX_LAYERS}; {AGAIN}")
     return ["full_attention" if (i + 1) % every == 0 else "linear_attention" for i in range(layers or 0)]
 
 
@@ -200,5 +240,7 @@ def _all_eos_ids(path: Path, config: TextConfig) -> tuple[int, ...]:
     file = path / "generation_config.json"
     extra = _ids(read_json(file).get("eos_token_id")) if file.is_file() else []
     if not isinstance(extra, list) or not all(type(i) is int and 0 <= i < 2**31 for i in extra):
-        raise CheckpointError(f"{file}: eos_token_id = {extra!r}, expected an id or a list of ids")
+        raise CheckpointError(
+            f"{file}: found eos_token_id = {_shown(extra)}, expected an id of 0 to 2^31 - 1 or a list of them; {AGAIN}"
+        )
     return tuple(dict.fromkeys((*config.eos_token_ids, *extra)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,22 +78,45 @@ def test_both_files_name_ends_of_sequence(
     assert load(tmp_path, config, generation).eos_token_ids == expected
 
 
+ONE_LINE = re.compile(
+    r"/(generation_)?config\.json: (found|not found)\b.*[,;] expected .*[,;] (download|use|make) [^\n]*\Z"
+)
+"""What was found, what was expected, what to do."""
+
+
+def refused(folder: Path, config: dict, said: str, generation: dict | None = None) -> None:
+    with pytest.raises(CheckpointError, match=said) as caught:
+        load(folder, config, generation)
+    assert ONE_LINE.search(str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < len(str(folder)) + 400
+
+
 REFUSED = [
-    ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
-    ({"attention_bias": True}, "attention_bias = True"),
+    (
+        {"hidden_act": "gelu"},
+        "hidden_act = 'gelu', expected 'silu'; this engine has no other, use a checkpoint that has",
+    ),
+    ({"attention_bias": True}, "attention_bias = True, expected False; this engine has no other"),
     ({"attn_output_gate": False}, "attn_output_gate = False"),
     ({"mamba_ssm_dtype": "bfloat16"}, "mamba_ssm_dtype = 'bfloat16'"),
     ({"linear_conv_kernel_dim": 3}, "linear_conv_kernel_dim = 3"),
     ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e7}}, "rope_type = 'yarn'"),
-    ({"hidden_size": 0}, "hidden_size = 0"),
-    ({"hidden_size": "256"}, "hidden_size = '256'"),
+    ({"hidden_size": 0}, "found hidden_size = 0, expected a number greater than 0; download it again"),
+    ({"hidden_size": "256"}, "found hidden_size = '256', expected a valid integer; download it again"),
+    ({"hidden_size": 10**400}, "hidden_size = 1000*…, expected a number less than 2147483648"),
+    ({"hidden_act": "x" * 100_000}, "hidden_act = 'x*…, expected 'silu'"),
     ({"rms_norm_eps": -1e-6}, "rms_norm_eps = -1e-06"),
-    ({"layer_types": ["full_attention"]}, "layer_types has 1 entries, expected num_hidden_layers = 8"),
+    ({"layer_types": ["full_attention"]}, "found 1 layer_types, expected num_hidden_layers = 8 of them"),
     ({"layer_types": ["sliding_attention"] * 8}, "layer_types.0 = 'sliding_attention'"),
-    ({"num_attention_heads": 3}, "num_attention_heads = 3 is not a multiple of num_key_value_heads = 2"),
-    ({"linear_num_value_heads": 3}, "linear_num_value_heads = 3 is not a multiple of linear_num_key_heads = 2"),
-    ({"intermediate_size": 0}, "intermediate_size is missing"),
-    ({"head_dim": 128}, "mrope_section .* does not sum to half the rotary dimension 32"),
+    ({"num_attention_heads": 3}, "num_attention_heads = 3, expected a multiple of num_key_value_heads = 2"),
+    ({"linear_num_value_heads": 3}, "linear_num_value_heads = 3, expected a multiple of linear_num_key_heads = 2"),
+    ({"intermediate_size": 0}, "found intermediate_size = 0, expected more than 0"),
+    ({"head_dim": 128}, r"mrope_section = \[3, 3, 2\], expected a sum of 16, half of the dimensions that rotate"),
+    (
+        {"head_dim": 2},
+        "found head_dim = 2 and partial_rotary_factor = 0.25, of which 0 dimensions rotate, expected an even",
+    ),
     ({"eos_token_id": "two"}, "eos_token_id.* = 'two'"),
 ]
 
@@ -101,57 +125,78 @@ REFUSED = [
 def test_a_value_that_is_impossible_or_not_implemented(tmp_path: Path, change: dict, message: str) -> None:
     config = config_json()
     config["text_config"] |= change
-    with pytest.raises(CheckpointError, match=message) as caught:
-        load(tmp_path, config)
-    assert "\n" not in str(caught.value)
+    refused(tmp_path, config, message)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"num_experts": 0}, "without num_experts"),
-        ({"num_experts_per_tok": 9}, r"num_experts_per_tok = 9, expected 1..num_experts = 8"),
-        ({"moe_intermediate_size": 0}, "moe_intermediate_size is missing"),
-        ({"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size is missing"),
+        ({"num_experts": 0}, "Qwen3_5MoeForConditionalGeneration without num_experts, expected more than 0"),
+        ({"num_experts_per_tok": 9}, "found num_experts_per_tok = 9, expected 1 to num_experts = 8"),
+        ({"moe_intermediate_size": 0}, "moe_intermediate_size = 0, expected more than 0"),
+        ({"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size = 0, expected more than 0"),
         ({"norm_topk_prob": False}, "norm_topk_prob = False"),
     ],
 )
 def test_a_moe_value_that_is_impossible(tmp_path: Path, change: dict, message: str) -> None:
     config = config_json("tiny-moe")
     config["text_config"] |= change
-    with pytest.raises(CheckpointError, match=message):
-        load(tmp_path, config)
+    refused(tmp_path, config, message)
 
 
-def test_a_missing_key_is_named(tmp_path: Path) -> None:
-    config = config_json()
-    del config["text_config"]["head_dim"]
-    with pytest.raises(CheckpointError, match=r"config\.json: head_dim: Field required"):
-        load(tmp_path, config)
+@pytest.mark.parametrize(
+    ("shape", "key", "expected"),
+    [
+        ("tiny", "head_dim", "one"),
+        ("tiny", "intermediate_size", "more than 0"),
+        ("tiny-moe", "moe_intermediate_size", "more than 0"),
+        ("tiny-moe", "shared_expert_intermediate_size", "more than 0"),
+    ],
+)
+def test_a_missing_key_is_named(tmp_path: Path, shape: str, key: str, expected: str) -> None:
+    config = config_json(shape)
+    del config["text_config"][key]
+    refused(tmp_path, config, rf"config\.json: found no {key}, expected {expected}; download it again$")
 
 
 def test_another_architecture(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"'LlamaForCausalLM'.*; this engine runs Qwen3_5For"):
-        load(tmp_path, {**config_json(), "architectures": ["LlamaForCausalLM"]})
+    said = r"found architectures = \['LlamaForCausalLM'\], expected Qwen3_5For.*; use a checkpoint of one of these$"
+    refused(tmp_path, {**config_json(), "architectures": ["LlamaForCausalLM"]}, said)
+
+
+def test_a_text_model_that_is_no_object(tmp_path: Path) -> None:
+    refused(tmp_path, {**config_json(), "text_config": [1]}, r"found text_config = \[1\], expected an object")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "not JSON"),
+        ("{", "found what is not JSON"),
+        ('{"a": ' + "1" * 5000 + "}", "found what is not JSON"),  # Python reads numbers of 4,300 digits
         ("[]", "found a JSON list, expected an object"),
-        ('{"architectures": []}', "architectures = "),
+        ('{"architectures": []}', r"architectures = \[\], expected"),
+        ("{}", "architectures = None, expected"),
     ],
+    ids=["half", "digits", "list", "none", "empty"],
 )
 def test_a_file_that_is_not_a_configuration(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "config.json").write_text(content)
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as caught:
         load_text_config(tmp_path)
+    assert ONE_LINE.search(str(caught.value)), str(caught.value)
 
 
 def test_no_file_at_all(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json: not found; expected a Hugging Face checkpoint folder"):
+    said = r"config\.json: not found; expected a Hugging Face checkpoint folder, download one$"
+    with pytest.raises(CheckpointError, match=said):
         load_text_config(tmp_path)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(CheckpointError, match=r"what cannot be read \(Is a directory\), expected") as caught:
+        load_text_config(tmp_path)
+    assert ONE_LINE.search(str(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -163,8 +208,7 @@ def test_no_file_at_all(tmp_path: Path) -> None:
     ],
 )
 def test_an_absurd_architecture_is_one_line(tmp_path: Path, key: str, value: object, named: str) -> None:
-    with pytest.raises(CheckpointError, match=named):
-        load(tmp_path, {**config_json(), key: value})
+    refused(tmp_path, {**config_json(), key: value}, named)
 
 
 @pytest.mark.parametrize(
@@ -185,8 +229,20 @@ def test_an_absurd_value_is_one_line_that_names_its_key(tmp_path: Path, key: str
     config = config_json()
     config["text_config"].pop("layer_types")
     config["text_config"][key] = value
-    with pytest.raises(CheckpointError, match=key):
-        load(tmp_path, config)
+    refused(tmp_path, config, key)
+
+
+def test_an_older_key_is_named_as_it_stands(tmp_path: Path) -> None:
+    config = config_json()
+    del config["text_config"]["rope_parameters"]
+    config["text_config"]["rope_scaling"] = "linear"
+    refused(tmp_path, config, "found rope_scaling = 'linear', expected an object")
+
+
+def test_an_absurd_end_of_sequence_in_the_other_file(tmp_path: Path) -> None:
+    refused(
+        tmp_path, config_json(), r"generation_config\.json: found eos_token_id = \[-1\], expected", {"eos_token_id": -1}
+    )
 
 
 def test_json_nested_beyond_reason_is_one_line(tmp_path: Path) -> None:

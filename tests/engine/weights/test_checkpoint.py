@@ -128,7 +128,7 @@ def test_an_index_that_points_outside_the_folder(dense: Path, edit_json: Callabl
 
 def test_an_index_that_is_not_json(dense: Path) -> None:
     (dense / INDEX).write_text('{"weight_map": {')
-    with pytest.raises(CheckpointError, match=rf"{INDEX}: not JSON"):
+    with pytest.raises(CheckpointError, match=rf"{INDEX}: found what is not JSON .*; download it again$"):
         Checkpoint(dense)
 
 
