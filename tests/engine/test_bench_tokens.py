@@ -25,7 +25,7 @@ SOURCES = {
     "engine_moe_route_many": ("moe", "many"),
     "engine_moe_grouped_many": ("moe", "many"),
     "engine_moe_grouped_many_fp8": ("moe", "many"),
-    "engine_moe_quantize": ("moe", "quantize"),
+    "engine_quantize": ("linear", "quantize"),
     "engine_moe_grouped_wide": ("moe", "wide"),
     "engine_w4a16_wide": ("w4a16", "wide"),
     "engine_w4a16_rows": ("linear", "kernel"),
@@ -64,7 +64,7 @@ def test_experts(emulated, tokens, kernel):
         assert case.passed, (case.name, case.error)
         assert case.nbytes > 0
         case.run(case.copies - 1)
-    assert {f"engine_moe_{kernel}", f"engine_moe_{kernel}_fp8", "engine_moe_quantize"} < set(emulated)
+    assert {f"engine_moe_{kernel}", f"engine_moe_{kernel}_fp8", "engine_quantize"} < set(emulated)
 
 
 def test_an_expert_multiplied_wrongly_is_not_timed(monkeypatch):

@@ -7,8 +7,9 @@ import dataclasses
 import pytest
 import torch
 
+from engine.ops.linear.cuda_quantize import quantize
 from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
-from engine.ops.moe import cuda, fp8
+from engine.ops.moe import cuda
 from engine.ops.norm import cuda as norm_cuda
 from tests.ops.fp8_experts import (
     STATIC_SCALE,
@@ -50,7 +51,7 @@ def rows_of(tokens: int, k: int, generator: torch.Generator) -> torch.Tensor:
 def test_codes_are_the_torch_path_s(tokens, k, given, cuda_generator):
     x = rows_of(tokens, k, cuda_generator)
     scale = None if given is None else torch.tensor(given, device="cuda")
-    codes, scales = (made.cpu() for made in fp8.quantize(x, scale))
+    codes, scales = (made.cpu() for made in quantize(x, scale))
     if given is None:  # on a CPU: on CUDA torch divides by 448 as a product with 1/448, which may be a last bit off
         expected, by_token = quantize_per_token(x.cpu())
         assert torch.equal(scales, by_token[:, 0])

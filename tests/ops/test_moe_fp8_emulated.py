@@ -10,8 +10,9 @@ import torch
 from engine.kernels import library
 from engine.kernels.library import KernelError
 from engine.kernels.skinny import Machine
+from engine.ops.linear.cuda_quantize import quantize
 from engine.ops.linear.quantize import MIN_TOKEN_SCALE, quantize_per_tensor, quantize_per_token
-from engine.ops.moe import cuda, fp8
+from engine.ops.moe import cuda
 from engine.ops.w8a8 import pack as w8a8_pack
 from engine.weights.types import WeightError, fuse
 from tests.ops import emulator, moe_products
@@ -35,7 +36,7 @@ from tests.ops.test_moe_grouping import logits_for
 pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ to compile kernels for the CPU")
 
 SOURCES = {
-    "engine_moe_quantize": ("moe", "quantize"),
+    "engine_quantize": ("linear", "quantize"),
     "engine_moe_route": ("moe", "kernel"),
     "engine_moe_grouped_fp8": ("moe", "kernel"),
     "engine_moe_route_many": ("moe", "many"),
@@ -91,7 +92,7 @@ def odd_rows(k: int, generator: torch.Generator) -> torch.Tensor:
 @pytest.mark.usefixtures("emulated", "poison")
 def test_codes_are_the_torch_path_s(generator, k):
     x = odd_rows(k, generator)
-    codes, scales = fp8.quantize(x, None)
+    codes, scales = quantize(x, None)
     expected, scale = quantize_per_token(x)
     assert torch.equal(scales, scale[:, 0])
     assert torch.equal(codes.float(), expected)
@@ -102,7 +103,7 @@ def test_codes_are_the_torch_path_s(generator, k):
 @pytest.mark.usefixtures("emulated", "poison")
 def test_codes_by_a_given_scale_are_the_torch_path_s(generator, given):
     x, given = odd_rows(264, generator), torch.tensor(given)
-    codes, scales = fp8.quantize(x, given)
+    codes, scales = quantize(x, given)
     assert torch.equal(codes.float(), quantize_per_tensor(x, given))
     assert torch.equal(scales, given.expand(9))
 
@@ -110,11 +111,11 @@ def test_codes_by_a_given_scale_are_the_torch_path_s(generator, given):
 @pytest.mark.usefixtures("emulated")
 def test_what_is_not_quantised(generator):
     for x in (normal(2, 12, generator), normal(2, 16, generator).float(), normal(16, 2, generator).t()):
-        with pytest.raises(ValueError, match=r"moe: found x .*; expected contiguous bfloat16, columns in eights"):
-            fp8.quantize(x, None)
+        with pytest.raises(ValueError, match=r"quantize: found x .*; expected contiguous bfloat16, columns in eights"):
+            quantize(x, None)
     x = torch.zeros(1, 8, dtype=torch.bfloat16)
     with pytest.raises(KernelError, match="returned CUDA error 1"):
-        library.call("engine_moe_quantize", x.device, x, None, x, x, 1, 12, 0)
+        library.call("engine_quantize", x.device, x, None, x, x, 1, 12, 0)
 
 
 # --- products --------------------------------------------------------------------------------------------------------

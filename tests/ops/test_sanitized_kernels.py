@@ -30,7 +30,7 @@ REACHED_BY = {
     "engine_moe_grouped_many": "test_moe_cuda.py::test_swiglu[48-512-257-ties]",
     "engine_moe_grouped_many_fp8": "test_moe_fp8_cuda.py::test_swiglu[48-640-200-ties]",
     "engine_moe_grouped_wide": "test_moe_cuda.py::test_swiglu_by_warpgroup_products[128-256-64-one]",
-    "engine_moe_quantize": "test_moe_fp8_cuda.py::test_codes_are_the_torch_path_s[None-2048-33]",
+    "engine_quantize": "test_moe_fp8_cuda.py::test_codes_are_the_torch_path_s[None-2048-33]",
     "engine_moe_route": "test_moe_cuda.py::test_routing[8-8-1-random]",
     "engine_moe_route_many": "test_moe_cuda.py::test_routing_of_many[256-8-33-random]",
     "engine_moe_router": "test_router_cuda.py::test_of_awkward_logits[8-8-8-1-random]",

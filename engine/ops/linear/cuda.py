@@ -20,7 +20,7 @@ from torch import Tensor
 
 from engine.kernels import library
 from engine.kernels.skinny import MAX_TOKENS, TILE_ROWS
-from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
+from engine.ops.linear.cuda_quantize import quantize
 from engine.ops.sample import cuda as sample_cuda
 from engine.ops.w4a16 import pack as w4a16_pack
 from engine.ops.w4a16 import wide
@@ -345,7 +345,5 @@ def _e4m3(x: Tensor, weight: W8A8) -> tuple[Tensor, Tensor | None]:
     """x ready for the product, and its scale per token (fp32 [m, 1]) where the weight's is not static."""
     if x.dtype == torch.float8_e4m3fn:
         return x, None
-    if weight.input_scale is not None:
-        return quantize_per_tensor(x, weight.input_scale).to(torch.float8_e4m3fn), None
-    values, scale = quantize_per_token(x)
-    return values.to(torch.float8_e4m3fn), scale
+    codes, scale = quantize(x, weight.input_scale, dependent=True)
+    return codes, scale[:, None] if weight.input_scale is None else None

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from engine.kernels import library
 from engine.kernels.skinny import machine
+from engine.ops.linear.cuda_quantize import quantize
 from engine.ops.moe import fp8
 from engine.ops.moe.fp8 import Fp8Experts
 from engine.ops.w4a16 import pack as w4a16_pack
@@ -295,7 +296,7 @@ def _run(x: Tensor, experts: Stack, how: Routing, out: Tensor, output: Output, d
     blocks = machine(x.device).multiprocessors
     operands: tuple[Tensor, ...] = (x,)
     if isinstance(experts, Fp8Experts):
-        operands = fp8.quantize(x, experts.input_scale, dependent=dependent)
+        operands = quantize(x, experts.input_scale, dependent=dependent)
         name = "engine_moe_grouped_fp8" if how.tokens <= MAX_ROUTED else "engine_moe_grouped_many_fp8"
     else:
         name = _kernel(how.tokens, n, x.device)

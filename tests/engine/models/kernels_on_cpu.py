@@ -129,8 +129,8 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
         units, row_scale, codes, scales, *rest = arguments
         assert codes.dtype == torch.float8_e4m3fn
         moe_grouped(name.removesuffix("_fp8"), eight_bit, units, row_scale, codes.float() * scales[:, None], *rest)
-    elif name == "engine_moe_quantize":
-        moe_quantize(*arguments)
+    elif name == "engine_quantize":
+        quantize(*arguments)
     elif name == "engine_moe_route_many":
         moe_route_many(*arguments)
     elif name == "engine_moe_spread":
@@ -156,7 +156,7 @@ def w4a16_wide(units, row_scale, x, out, m, n, k, parts, epilogue, blocks, depen
     out.copy_(partial(x, weight, parts))
 
 
-def moe_quantize(x, given, codes, scales, rows, k, dependent):
+def quantize(x, given, codes, scales, rows, k, dependent):
     assert dependent
     assert (rows, k) == x.shape
     values, scale = quantize_per_token(x) if given is None else (quantize_per_tensor(x, given), given.expand(rows))

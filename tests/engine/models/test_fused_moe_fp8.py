@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -121,7 +122,11 @@ def test_a_large_step_is_multiplied_by_the_kernels_too(late, monkeypatch):
     monkeypatch.setattr(library, "call", lambda name, *rest: launched.append(name) or call(name, *rest))
     assert error(late, [(Sequence(60, 80, 0), 80)]) < late[2].logit_error
     moe = [name.removeprefix("engine_moe_") for name in launched if name.startswith("engine_moe_")]
-    assert moe == ["route_many", "spread", "combine", "route_many", *["quantize", "grouped_many_fp8"] * 2]
+    assert moe == ["route_many", "spread", "combine", "route_many", "grouped_many_fp8", "grouped_many_fp8"]
+    before = [one for one, after in pairwise(launched) if after == "engine_moe_grouped_many_fp8"]
+    assert before == ["engine_quantize"] * 2
+    # And before every projection with a scale per token: none of torch's copies in fp32.
+    assert launched.count("engine_quantize") > 2
 
 
 @pytest.mark.parametrize("leaf", ["gate_up_proj", "down_proj"])

@@ -1,10 +1,11 @@
-// x to E4M3 for FP8 experts.   scale = max(max|x| / 448, least) of each row, or the one given; codes = e4m3(x / scale)
+// x to E4M3 for FP8 experts, and for projections with a scale per token.
+// scale = max(max|x| / 448, least) of each row, or the one given; codes = e4m3(x / scale)
 //
 // Bytes: a row of bf16 is read once and its codes are written, 3 * k. A warp takes a row, 8 columns a lane at a time, and reads
 // it twice: the second time it comes from the L1. Bits as in engine/ops/linear/quantize.py on a CPU, by token and by tensor.
 //
-// Rejected: torch's own operators (some ten launches, as of a dense projection with a scale per token: 20 a layer here); in
-// the launch before (a SwiGLU row's columns are made by several blocks, and nobody has all of them before its end).
+// Rejected: torch's own operators (some ten launches, and copies of all rows in fp32: of 16,384 tokens before the 27B's down_proj
+// 1.1 GB each); in the launch before (a SwiGLU row's columns are made by several blocks, and nobody has all of them before its end).
 #include "../../kernels/async.cuh"
 #include "../../kernels/launch.cuh"
 #include "../../kernels/math.cuh"
@@ -55,7 +56,7 @@ __global__ void __launch_bounds__(ROWS * 32) quantize_tokens_kernel(const bf16* 
 
 // x bf16 [rows][k] -> codes e4m3 [rows][k] and what each row's are multiplied by, scales [rows]; k a multiple of 8. given: null,
 // or [1], the scale of all rows. cudaErrorInvalidValue for a shape outside the contract.
-extern "C" int engine_moe_quantize(const void* x, const float* given, void* codes, float* scales, int rows, int k, int dependent, void* stream) {
+extern "C" int engine_quantize(const void* x, const float* given, void* codes, float* scales, int rows, int k, int dependent, void* stream) {
     using namespace engine;
     if (rows < 1 || k < 8 || k % 8) return cudaErrorInvalidValue;
     return launch(quantize_tokens_kernel, dim3((rows + ROWS - 1) / ROWS), ROWS * 32, 0, dependent, stream, static_cast<const bf16*>(x), given,
