@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.bench import Case, copies_for
-from engine.bench_library import fp8_rows_cases, pairs_cases, swiglu_cases
+from engine.bench_library import codes_cases, fp8_rows_cases, pairs_cases, swiglu_cases
 from engine.bench_prefill import prefill_cases
 from engine.bench_tokens import moe_cases, routed_norm_cases, wide_cases
 from engine.kernels.skinny import Epilogue
@@ -265,6 +265,7 @@ def _moe(tokens: int, device: torch.device) -> Iterator[Case]:
 def _wide(tokens: int, device: torch.device) -> Iterator[Case]:
     yield from wide_cases(tokens, device)
     yield from fp8_rows_cases(tokens, device, [(name, n, k) for name, n, k, _ in W8A8_SHAPES])
+    yield from codes_cases(tokens, device)
     yield from swiglu_cases(tokens, device)
 
 

@@ -1,4 +1,4 @@
-"""What stands around a library's products, as `engine bench op wide` and `moe` run it: FP8 rows, SwiGLU, pairs.
+"""What stands around a library's products, as `engine bench op wide` and `moe` run it: FP8 rows, codes, SwiGLU, pairs.
 
 Of a mixture that is the way of steps larger than vLLM's (ops/moe/cuda_prefill.py); the launches are timed at any size.
 """
@@ -14,6 +14,8 @@ from engine.bench import Case, copies_for
 from engine.bench_tokens import DENSE, MIXTURE, Sizes, error, swiglu_of
 from engine.kernels import library
 from engine.ops.linear.cuda import SWIGLU_TOKENS
+from engine.ops.linear.cuda_quantize import quantize
+from engine.ops.linear.quantize import quantize_per_token
 from engine.ops.moe import cuda as moe
 from engine.ops.w8a8 import pack as w8a8_pack
 
@@ -37,6 +39,19 @@ def fp8_rows_cases(tokens: int, device: torch.device, shapes: Sequence[tuple[str
 
         wrong = _differing(write_out(0), codes)
         yield Case(f"w8a8 rows of {name}", tokens, 2 * units.nbytes, write_out, len(copies), wrong, TO_THE_BIT)
+
+
+def codes_cases(tokens: int, device: torch.device, sizes: Sizes = DENSE) -> Iterator[Case]:
+    """Of a product's input with a scale per token."""
+    x = torch.randn(tokens, sizes.hidden, device=device).bfloat16()
+
+    def run(_: int) -> tuple[Tensor, Tensor]:
+        return quantize(x, None, dependent=True)
+
+    codes, scales = run(0)
+    values, scale = quantize_per_token(x.cpu())  # on CUDA torch's division by 448 may be a last bit off
+    wrong = _differing(codes.float().cpu(), values) + _differing(scales.cpu(), scale[:, 0])
+    yield Case("x to E4M3 by token", tokens, x.nbytes + codes.nbytes + scales.nbytes, run, 1, wrong, TO_THE_BIT)
 
 
 def swiglu_cases(tokens: int, device: torch.device, sizes: Sizes = DENSE) -> Iterator[Case]:

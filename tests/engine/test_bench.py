@@ -7,7 +7,10 @@ import torch
 
 from engine import bench
 from engine.bench import BenchError, Case, Row
+from engine.bench_cases import CASES
 from engine.errors import UsageError
+from engine.kernels import library
+from engine.kernels.build import exported, sources
 
 
 def case(error: float) -> Case:
@@ -66,3 +69,22 @@ def test_every_case_passes_its_check_and_is_timed(op):
     rows = bench.bench(op, (1, 3))
     assert rows
     assert all(row.time_us > 0 for row in rows)
+
+
+@pytest.mark.gpu
+def test_no_function_of_the_kernels_lacks_a_case(monkeypatch):
+    """Each is launched by a case's check; on Hopper all of them are to be."""
+    device = torch.device("cuda")
+    if library.arch_of(device) != "90a":
+        pytest.skip("needs a Hopper GPU")
+    called, real = set(), library.call
+
+    def call(name, *arguments):
+        called.add(name)
+        real(name, *arguments)
+
+    monkeypatch.setattr(library, "call", call)
+    for op, cases in CASES.items():
+        for batch in (1, 40, 200) if op in ("moe", "wide", "prefill") else (1,):
+            assert all(case.passed for case in cases(batch, device))
+    assert {name for path in sources() for name in exported(path)} == called

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from engine import bench_cases, bench_library
-from engine.bench_library import fp8_rows_cases, pairs_cases, swiglu_cases
+from engine.bench_library import codes_cases, fp8_rows_cases, pairs_cases, swiglu_cases
 from engine.bench_tokens import Sizes
 from engine.kernels import library
 from tests.ops import emulator
@@ -16,12 +16,19 @@ pytestmark = pytest.mark.skipif(emulator.compiler() is None, reason="needs g++ t
 CPU = torch.device("cpu")
 SOURCES = {
     "engine_w8a8_rows": ("linear", "kernel"),
+    "engine_quantize": ("linear", "quantize"),
     "engine_swiglu": ("linear", "kernel"),
     "engine_moe_route_many": ("moe", "many"),
     "engine_moe_spread": ("moe", "prefill"),
     "engine_moe_combine": ("moe", "prefill"),
 }
-OUTPUT = {"engine_w8a8_rows": 1, "engine_swiglu": 1, "engine_moe_spread": 2, "engine_moe_combine": 3}
+OUTPUT = {
+    "engine_w8a8_rows": 1,
+    "engine_quantize": 3,
+    "engine_swiglu": 1,
+    "engine_moe_spread": 2,
+    "engine_moe_combine": 3,
+}
 """Which argument is written."""
 MIXTURE = Sizes(264, 0, 33, 3)
 
@@ -43,6 +50,7 @@ def emulated(monkeypatch):
 
 def all_cases(tokens=40):
     yield from fp8_rows_cases(tokens, CPU, [("qkv", 48, 384), ("out", 16, 128)])
+    yield from codes_cases(tokens, CPU, Sizes(264, 0))
     yield from swiglu_cases(tokens, CPU, Sizes(0, 24))
     yield from pairs_cases(tokens, CPU, MIXTURE)
 
@@ -50,7 +58,8 @@ def all_cases(tokens=40):
 def test_every_case_passes_its_check_and_runs_on_every_copy(emulated):
     cases = list(all_cases())
     assert [case.name for case in cases] == [
-        "w8a8 rows of qkv", "w8a8 rows of out", "SwiGLU of a product", "moe x by pair", "moe weighted sum of pairs"
+        "w8a8 rows of qkv", "w8a8 rows of out", "x to E4M3 by token", "SwiGLU of a product", "moe x by pair",
+        "moe weighted sum of pairs"
     ]  # fmt: skip
     for case in cases:
         assert case.passed, (case.name, case.error)
@@ -65,7 +74,8 @@ def test_bytes_are_those_of_each_input_and_output_once():
     positions, weights, codes = 40 * 4 * 4, 40 * 4 * 4, 48 * 384
     by_pair, x, summed = 40 * 4 * 264 * 2, 40 * 264 * 2, 40 * 264 * 4
     assert [case.nbytes for case in all_cases()] == [
-        2 * codes, 2 * 16 * 128, 40 * (48 + 24) * 2, x + positions + by_pair, by_pair + positions + weights + summed
+        2 * codes, 2 * 16 * 128, x + x // 2 + 40 * 4, 40 * (48 + 24) * 2, x + positions + by_pair,
+        by_pair + positions + weights + summed
     ]  # fmt: skip
 
 
@@ -96,9 +106,10 @@ def test_few_tokens_have_no_positions():
 def test_the_ops_that_they_are_timed_under(monkeypatch):
     """At the sizes of the models, which are not run here."""
     asked = {}
-    for name in ("wide_cases", "moe_cases", "swiglu_cases", "pairs_cases", "fp8_rows_cases", "routed_norm_cases"):
+    timed = {"wide_cases", "moe_cases", "codes_cases", "swiglu_cases", "pairs_cases", "fp8_rows_cases"}
+    for name in timed:
         monkeypatch.setattr(bench_cases, name, lambda *given, name=name: asked.setdefault(name, given) and ())
     for op in ("wide", "moe"):
         assert not list(bench_cases.CASES[op](40, CPU))
-    assert asked.keys() == {"wide_cases", "moe_cases", "swiglu_cases", "pairs_cases", "fp8_rows_cases"}
+    assert asked.keys() == timed
     assert ("out_proj, o_proj", 5120, 6144) in asked["fp8_rows_cases"][2]
