@@ -172,6 +172,18 @@ def test_prefill_from_the_units_themselves(pair, monkeypatch):
     assert launched.count("engine_w4a16_wide") == four_bit
 
 
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_a_scale_per_token_is_found_in_one_launch(pair, monkeypatch, tokens):
+    """By a kernel, where torch's operators are ten launches and keep all rows in fp32 several times."""
+    launched = []
+    call = kernels_on_cpu.call
+    monkeypatch.setattr(library, "call", lambda name, *rest: launched.append(name) or call(name, *rest))
+    assert error(pair, [(Sequence(19, tokens, 2), tokens)]) < pair[2].logit_error
+    eight_bit = [part for weight in projections(pair) for part in parts(weight) if isinstance(part, W8A8)]
+    assert launched.count("engine_quantize") >= sum(part.input_scale is None for part in eight_bit)
+    assert eight_bit or "engine_quantize" not in launched
+
+
 def test_a_step_too_large_for_one_slice_of_swiglu(pair, monkeypatch):
     monkeypatch.setattr(linear_cuda, "SWIGLU_TOKENS", 48)
     assert error(pair, [(Sequence(18, 120, 2), 120)]) < pair[2].logit_error

@@ -125,8 +125,6 @@ def test_a_large_step_is_multiplied_by_the_kernels_too(late, monkeypatch):
     assert moe == ["route_many", "spread", "combine", "route_many", "grouped_many_fp8", "grouped_many_fp8"]
     before = [one for one, after in pairwise(launched) if after == "engine_moe_grouped_many_fp8"]
     assert before == ["engine_quantize"] * 2
-    # And before every projection with a scale per token: none of torch's copies in fp32.
-    assert launched.count("engine_quantize") > 2
 
 
 @pytest.mark.parametrize("leaf", ["gate_up_proj", "down_proj"])
