@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     Rule("gdn_step", r"gated_delta_rule|gdn_decode_kernel|_chunk_kernel|_scan_kernel"),
     Rule("gdn_conv", r"causal_conv1d|gdn_conv_kernel"),
     Rule("norm_quant_act", r"rmsnorm|rms_norm|add_norm_kernel|act_and_mul|swiglu|gated_norm|attention_gate"),
+    Rule("norm_quant_act", r"quantize_tokens_kernel|scaled_fp8_quant"),
     Rule("sampler_copies", r"[Mm]emcpy|[Mm]emset|at::native::|argmax|_slot_mapping_kernel|_rows_kernel|sampl"),
 )
 """First match wins."""

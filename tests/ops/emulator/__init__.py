@@ -22,8 +22,8 @@ HOPPER, BLACKWELL = (TARGETS[arch].max_shared_bytes for arch in ("90a", "121a"))
 HERE = Path(__file__).resolve().parent
 EMULATED = ("async.cuh", "launch.cuh", "mma.cuh", "wgmma.cuh")
 WARNINGS = ("-Wno-attributes", "-Wno-unknown-pragmas")
-# A fortified _longjmp takes another stack for an overwritten one. And a process has one copy of a GNU unique symbol, such
-# as what is static in a template: kernels for 227 KB of shared memory wrote to the 99 KB of those that were loaded first.
+# A fortified _longjmp takes another stack for an overwritten one. And a process has one copy of a GNU unique symbol,
+# such as what is static in a template: kernels for 227 KB of shared memory wrote to the 99 KB of those loaded first.
 FLAGS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-U_FORTIFY_SOURCE", "-fno-gnu-unique", "-x", "c++", *WARNINGS)
 
 Call = Callable[..., None]
