@@ -96,7 +96,7 @@ def test_no_recorded_name_is_without_a_family(table: str) -> None:
         ("void w4a16_wide_kernel<2>(WideArgs)", "w4a16", False),
         ("void skinny_kernel<W8A8<1>, 2>(SkinnyArgs)", "fp8", False),
         ("void grouped_kernel<1, true>(GroupedArgs)", "moe_w4a16", False),
-        ("quantize_tokens_kernel(bf16 const*, float const*, unsigned char*, float*, int, int)", "norm_quant_act", False),
+        ("quantize_tokens_kernel(bf16 const*, float const*, unsigned char*, float*)", "norm_quant_act", False),
         ("void vllm::dynamic_per_token_scaled_fp8_quant_kernel_strided<bf16, e4m3>()", "norm_quant_act", False),
         ("void grouped_many_kernel<1>(GroupedArgs)", "moe_w4a16", False),
         ("void grouped_wide_kernel<2>(GroupedArgs)", "moe_w4a16", False),
