@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
@@ -31,6 +32,8 @@ from engine.prompt_graphs import ARCHS, LONGEST, PromptGraphs
 from engine.sampler import Sampler, wants_argmax
 from engine.steps import build_step
 from engine.weights.loader import ModelWeights, load_weights
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
@@ -187,11 +190,11 @@ class LoadedRunner(ModelRunner):
             raise PreconditionError(
                 f"{options.path}: no CUDA kernel for {reason}; --allow-reference runs the slow torch references"
             )
+        self.kv_dtype = _kv_dtype(config, self.weights, dtype)
+        # What is known before the first byte is read is said before: reading takes a minute, compiling two.
+        _check_memory(config, self.weights, text, dtype, self.kv_dtype)
         fused = device.type == "cuda" and reason is None and _has_library(device, options.allow_reference)
         self.reference_ops = () if fused else ops if device.type == "cuda" else missing_kernels(device.type)
-        self.kv_dtype = _kv_dtype(config, self.weights, dtype)
-        # What is known before the first byte is read is said before: reading takes a minute.
-        _check_memory(config, self.weights, text, dtype, self.kv_dtype)
         self.eos_ids = frozenset(text.eos_token_ids)
         self.max_model_len = min(config.scheduler.max_model_len, text.max_position_embeddings)
         self.threads = limit_threads(self.weights.checkpoint.text_bytes) if device.type == "cpu" else None
@@ -260,9 +263,10 @@ def _has_library(device: torch.device, allow_reference: bool) -> bool:
     """Loads it, compiled first where need be. Raises BuildError where there is none, unless references may do."""
     try:
         library.load(library.arch_of(device))
-    except BuildError:
+    except BuildError as error:
         if not allow_reference:
             raise
+        logger.warning("the slow torch references run, as --allow-reference asks for: %s", error)
         return False
     return True
 

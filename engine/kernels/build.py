@@ -92,7 +92,7 @@ def nvcc() -> Path:
 
 
 def manifest(arch: str, variant: Variant = SHIPPED) -> dict[str, object]:
-    version = subprocess.run([nvcc(), "--version"], capture_output=True, text=True, check=True).stdout
+    version = _version(nvcc())
     release = re.search(r"release ([\d.]+), V([\d.]+)", version)
     return {
         "arch": f"sm_{arch}",
@@ -101,6 +101,15 @@ def manifest(arch: str, variant: Variant = SHIPPED) -> dict[str, object]:
         "source_sha256": source_hash(variant),
         "kernels": {f"{path.parent.name}/{path.stem}": exported(path) for path in sources()},
     }
+
+
+def _version(compiler: Path) -> str:
+    try:
+        return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BuildError(
+            f"found {compiler}, which does not run ({error}); expected CUDA 13's compiler; set NVCC to it"
+        ) from error
 
 
 def library_path(arch: str, variant: Variant = SHIPPED) -> Path:

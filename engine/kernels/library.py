@@ -49,9 +49,12 @@ def choose(variant: Variant) -> None:
 
 @functools.cache
 def load(arch: str) -> ctypes.CDLL:
-    """The library for these sources; built first when it is not there yet."""
+    """The library for these sources; built first when it is not there yet. Raises BuildError where it cannot be had."""
     path = library_path(arch, _variant)
-    library = ctypes.CDLL(str(path if path.exists() else build(arch, _variant).path))
+    try:
+        library = ctypes.CDLL(str(path if path.exists() else build(arch, _variant).path))
+    except OSError as error:  # of the linker, or of a folder that nothing can be written to
+        raise BuildError(f"found {error}; expected {path}; `engine build --force` makes it anew") from error
     library.engine_manifest.restype = ctypes.c_char_p
     return library
 

@@ -18,7 +18,7 @@ from engine.batch import Batch, Segment
 from engine.census import Census, WidenedError
 from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from engine.errors import PreconditionError
-from engine.kernels import library
+from engine.kernels import build, library
 from engine.kernels.build import BuildError
 from engine.models.fused import FusedForCausalLM
 from engine.request import SamplingParams
@@ -210,13 +210,54 @@ def test_a_gpu_that_no_kernel_is_built_for_is_told_before_anything_is_read(tiny_
 
 
 @pytest.mark.usefixtures("another_gpu")
-def test_there_references_run_where_they_are_asked_for(tiny_checkpoint, monkeypatch):
+def test_nothing_is_compiled_where_memory_is_too_small(tiny_checkpoint, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(library, "load", lambda _: pytest.fail("kernels were compiled"))
+    monkeypatch.setattr(runners, "free_bytes", lambda _: 1)
+    with pytest.raises(PreconditionError, match="but 1 are free on"):
+        load_for_server(config(tiny_checkpoint))
+
+
+@pytest.mark.usefixtures("another_gpu")
+@pytest.mark.parametrize("fault", ["no library", "no folder", "no compiler"])
+def test_a_library_that_cannot_be_had_is_no_fault_of_the_checkpoint(tiny_checkpoint, monkeypatch, tmp_path, fault):
+    """Of the linker, of a folder that cannot be made, of a compiler that is not there."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(build, "BUILD", tmp_path)
+    if fault == "no library":
+        build.library_path("90a").write_text("not one")
+    elif fault == "no folder":
+        (tmp_path / "sm_90a").write_text("a file where the folder goes")
+    else:
+        monkeypatch.setenv("NVCC", str(tmp_path / "none"))
+    library.load.cache_clear()
+    said = "does not run" if fault == "no compiler" else "`engine build --force` makes it anew"
+    with pytest.raises(PreconditionError, match=f"the kernels for this device are not there: found .*{said}"):
+        load_for_server(config(tiny_checkpoint))
+
+
+@pytest.mark.usefixtures("another_gpu")
+def test_there_references_run_where_they_are_asked_for(tiny_checkpoint, monkeypatch, caplog):
     def reached(*_):
         raise LookupError("the references")
 
     monkeypatch.setattr(runners, "FusedForCausalLM", lambda *_: pytest.fail("the kernels"))
     monkeypatch.setattr(runners, "build_model", reached)
     with pytest.raises(LookupError, match="the references"):
+        load_runner(config(tiny_checkpoint, model={"allow_reference": True}))
+    assert "the slow torch references run, as --allow-reference asks for: found NVIDIA A100" in caplog.text
+
+
+@pytest.mark.usefixtures("another_gpu")
+def test_kernels_run_where_there_are_some_though_references_were_allowed(tiny_checkpoint, monkeypatch):
+    def reached(*_):
+        raise LookupError("the kernels")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(library, "load", lambda _: SimpleNamespace())
+    monkeypatch.setattr(runners, "FusedForCausalLM", reached)
+    monkeypatch.setattr(runners, "build_model", lambda *_: pytest.fail("the references"))
+    with pytest.raises(LookupError, match="the kernels"):
         load_runner(config(tiny_checkpoint, model={"allow_reference": True}))
 
 
