@@ -1,4 +1,4 @@
-"""Mutation tests of what judges: every mutant of checks, statistics, tokens, metrics and verdict must fail some test.
+"""Mutation tests of what judges, a gate's run and what stands beside it: every mutant must fail some test.
 
     python tools/mutants.py [PATH …] [--quick] [--tests PATH …] [--jobs N] [--fresh] [--out FILE]
 
@@ -40,6 +40,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 TARGETS = (
     *("gate/verdict.py", "gate/cells.py", "gate/bounds.py", "gate/binding.py", "gate/power.py"),
     *("gate/stats", "gate/tokens", "gate/metrics", "gate/checks"),
+    *("gate/profile/checks",),
+    *("gate/compare/decide.py", "gate/startup/judge.py", "gate/sweep/judge.py"),
 )
 TESTS = (
     *("tests/gate/checks", "tests/gate/stats", "tests/gate/tokens", "tests/gate/metrics"),
@@ -52,11 +54,16 @@ TESTS = (
         "tests/gate/test_looks*.py",
     ),
     *("tests/gate/calibration/test_fit.py", "tests/gate/test_cases*.py"),
+    *("tests/gate/profile/checks",),
+    *("tests/gate/compare/test_decide.py", "tests/gate/startup/test_judge.py", "tests/gate/sweep/test_judge.py"),
 )
 """Tests of pure functions: one that starts a server would cost every mutant seconds."""
 SIMULATIONS = ("tests/gate/stats/test_error_rates.py",)
 """Left out: thousands of grids to tell one rate; what they rest on has tests of its own."""
-ALSO = ("tests/conftest.py", "tests/gate/conftest.py", "tests/cases", "tools/mutant_trials.py")
+ALSO = (
+    *("tests/conftest.py", "tests/gate/conftest.py", "tests/cases", "tools/mutant_trials.py"),
+    *("tests/gate/profile/tables.py", "tests/gate/profile/fixtures", "tests/gate/profile/checks/conftest.py"),
+)
 """What those tests read beside the gate itself."""
 PRELOADED = (
     "gate.judge",
@@ -66,6 +73,7 @@ PRELOADED = (
     "gate.report.plots",
     "hypothesis",
     "scipy.stats",
+    "synthetic_configs",
 )
 FIRST = 12
 """Tests tried before all others, or all of the module's own test file; most mutants go no further."""

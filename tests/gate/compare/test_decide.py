@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from gate.compare.decide import EXIT_CODES, moved, overall
+from gate.compare import decide
+from gate.compare.decide import ALPHA, EXIT_CODES, moved, overall
 from gate.compare.record import Direction, Figures, Moved, Outcome
 from gate.recipe import ROOT
 from gate.stats.band import Band
+from gate.stats.interval import Interval
 
 SHARE = 0.02
 
@@ -118,6 +120,46 @@ def test_a_loss_is_one_sided_at_two_and_a_half_percent(candidate: float, expecte
     """p is 0.0231 and 0.0269; the oracle gained, so that the ratio fell beyond doubt in both."""
     now = figures((candidate, candidate + 1, candidate - 1), (90.0, 91.0, 89.0))
     assert one(THEN, now).verdict == expected
+
+
+SLACK = math.log1p(-SHARE)
+
+
+@pytest.mark.parametrize(
+    ("p", "candidate_low", "relative_high", "oracle_high", "expected"),
+    [
+        (ALPHA, -0.2, -0.1, 0.1, "loss"),
+        (ALPHA, -0.2, SLACK, 0.1, "undecided"),
+        (ALPHA, -0.2, SLACK, SLACK, "undecided"),
+        (ALPHA, -0.2, SLACK, -0.1, "host-moved"),
+        (1.0, SLACK, 0.1, 0.1, "none"),
+        (1.0, -0.1, 0.1, 0.1, "undecided"),
+    ],
+)
+def test_at_the_limits_themselves(
+    monkeypatch: pytest.MonkeyPatch,
+    p: float,
+    candidate_low: float,
+    relative_high: float,
+    oracle_high: float,
+    expected: Outcome,
+) -> None:
+    """The intervals and p are given, so that a limit can be met to the last bit."""
+    ends = ((candidate_low, 0.0), (-0.3, oracle_high), (-0.3, relative_high))
+    made = iter([Interval((low + high) / 2, low, high, 0.01, 6.0) for low, high in ends])
+    monkeypatch.setattr(decide, "moderated", lambda *_: next(made))
+    monkeypatch.setattr(decide, "adjusted", lambda _p_values: (p,))
+    assert one(THEN, THEN).verdict == expected
+
+
+def test_an_oracle_whose_change_has_no_interval_does_not_excuse_the_host() -> None:
+    """A host without noise, and an oracle without any: nothing tells how far it could have moved."""
+    then = figures((100.0,) * 6, (80.0,) * 6)
+    now = figures((85.0, 86.0, 87.0, 86.0, 84.0, 99.0), (None,) * 4 + (80.0,) * 2)
+    (cell,) = moved([(then, now, Band(SHARE, 0.0, 4.0, "calibrated"))], SHARE, True)
+    assert (cell.oracle, cell.verdict) == (None, "undecided")
+    assert cell.relative is not None
+    assert cell.relative.high > 1 - SHARE
 
 
 def test_many_cells_share_one_chance_of_a_false_alarm() -> None:

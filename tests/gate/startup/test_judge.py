@@ -110,3 +110,9 @@ def test_the_table_shows_each_start_in_order_with_its_page_cache() -> None:
     lines = [line.split() for line in shown.splitlines() if line.startswith(("0 ", "1 ", "2 "))]
     assert [line[1] for line in lines] == list(ARMS) * 3
     assert lines[0][2:8] == ["cold", "2.000", "4.000", "5.000", "1.50", "GiB"]
+
+
+def test_why_it_ended_early_is_kept() -> None:
+    about = StartupPlan(name="n", host="box", started_at="x", machine={}, wanted_cache="cold", plan=make_plan(recipe()))
+    assert judge(about, starts(), (), "interrupted").ended == "interrupted"
+    assert judge(about, starts(), ()).ended is None

@@ -124,12 +124,22 @@ def test_repetitions_within_it_are_not() -> None:
     assert "†" not in text.plain(made) + text.markdown(made, ())
 
 
+def test_a_spread_of_exactly_the_limit_is_believed() -> None:
+    """10,000, 5,000 and 10,000 tok/s: 5,000 over the median of 10,000."""
+    for limit, doubted in ((0.5, 0), (0.49, 1)):
+        made = plan(PP, repetitions=3)
+        protocol = made.recipe.protocol.model_copy(update={"max_spread": limit})
+        recipe_of = made.recipe.model_copy(update={"protocol": protocol})
+        assert len(stepped(made.model_copy(update={"recipe": recipe_of}), 2.0).cells[0].doubts) == doubted
+
+
 def test_on_a_busy_host_every_point_is_marked() -> None:
     (busy,) = host_idle.judge(1.0)
     other = busy.model_copy(update={"code": "clocks-held-back"})
     for found, doubts in ((busy, (busy.message,)), (other, ())):
         made = stepped(plan(PP, TG).model_copy(update={"findings": (found,)}), 1.0)
         assert [cell.doubts for cell in made.cells] == [doubts, doubts]
+        assert made.findings == (found,)
 
 
 def test_one_repetition_has_no_spread() -> None:
@@ -165,6 +175,12 @@ def test_a_faulty_answer_has_no_rate_and_leaves_no_mean(over: dict[str, Any], wh
     assert f"pp100, candidate: {why}" in text.markdown(made, ())
 
 
+def test_two_good_answers_of_three_have_no_spread_either() -> None:
+    (cell,) = swept(plan(PP, repetitions=3), error="HTTP 500: no").cells
+    assert [value is None for value in cell.series[0].values] == [True, False, False]
+    assert (cell.series[0].mean, cell.series[0].sd) == (None, None)
+
+
 def test_a_good_answer_has_no_fault_and_the_rate_of_its_kind() -> None:
     for point, expected in ((PP, 10000), (TG, 1000)):
         row = answer(plan(point).legs[0], 1)
@@ -181,6 +197,17 @@ def test_what_was_not_measured_says_so() -> None:
     assert {series.faults for series in made.cells[0].series} == {("not measured",)}
     assert not made.complete
     assert plots.render(made) == {}
+
+
+def test_a_plan_without_legs_has_no_mean_and_is_not_complete() -> None:
+    made = report(plan(PP).model_copy(update={"legs": ()}), ())
+    assert [(series.values, series.mean, series.sd) for series in made.cells[0].series] == [((), None, None)] * 2
+    assert not made.complete
+
+
+def test_why_it_ended_early_is_kept() -> None:
+    assert report(plan(PP), (), "interrupted").ended == "interrupted"
+    assert report(plan(PP), ()).ended is None
 
 
 def test_plots_are_drawn_of_what_there_is_and_twice_alike() -> None:
