@@ -40,7 +40,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 TARGETS = (
     *("gate/verdict.py", "gate/cells.py", "gate/bounds.py", "gate/binding.py", "gate/power.py"),
     *("gate/stats", "gate/tokens", "gate/metrics", "gate/checks"),
-    *("gate/profile/checks",),
+    *("gate/profile/checks", "gate/profile/levers.py"),
     *("gate/compare/decide.py", "gate/startup/judge.py", "gate/sweep/judge.py"),
 )
 TESTS = (
@@ -54,7 +54,7 @@ TESTS = (
         "tests/gate/test_looks*.py",
     ),
     *("tests/gate/calibration/test_fit.py", "tests/gate/test_cases*.py"),
-    *("tests/gate/profile/checks",),
+    *("tests/gate/profile/checks", "tests/gate/profile/test_levers*.py"),
     *("tests/gate/compare/test_decide.py", "tests/gate/startup/test_judge.py", "tests/gate/sweep/test_judge.py"),
 )
 """Tests of pure functions: one that starts a server would cost every mutant seconds."""
