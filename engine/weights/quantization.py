@@ -165,7 +165,7 @@ def _modelopt_scheme(file: Path, name: str, algorithm: object, group_size: objec
     scheme = MODELOPT_SCHEMES[algorithm]
     if scheme is Scheme.NVFP4 and group_size not in (None, NVFP4_BLOCK):
         owner = "" if name == "quant_algo" else f"{name} has "
-        raise CheckpointError(f"{file}: {owner}group_size {group_size}; NVFP4 has {NVFP4_BLOCK}, {ANOTHER}")
+        raise CheckpointError(f"{file}: {owner}group_size {group_size!r}; NVFP4 has {NVFP4_BLOCK}, {ANOTHER}")
     return scheme
 
 
@@ -180,7 +180,7 @@ def _kv_fp8(file: Path, section: Mapping[str, Any]) -> bool:
     if scheme is not None and not isinstance(scheme, dict):
         raise CheckpointError(f"{file}: kv_cache_scheme is {scheme!r}, expected an object or null; download it again")
     if scheme is not None and (scheme.get("type"), scheme.get("num_bits")) != ("float", 8):
-        raise CheckpointError(f"{file}: kv_cache_scheme {scheme}; this engine reads 8-bit float or null, {ANOTHER}")
+        raise CheckpointError(f"{file}: kv_cache_scheme {scheme!r}; this engine reads 8-bit float or null, {ANOTHER}")
     if algorithm not in (None, "FP8"):
         raise CheckpointError(f"{file}: kv_cache_quant_algo {algorithm!r}; this engine reads FP8 or null, {ANOTHER}")
     return scheme is not None or algorithm == "FP8"
