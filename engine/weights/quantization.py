@@ -126,7 +126,7 @@ def _texts(file: Path, where: str, value: object) -> list[str]:
     if value is None:
         return []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise CheckpointError(f"{file}: {where} is {str(value)[:60]}, expected a list of texts; download it again")
+        raise CheckpointError(f"{file}: {where} is {repr(value)[:60]}, expected a list of texts; download it again")
     return value
 
 

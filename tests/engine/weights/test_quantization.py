@@ -103,6 +103,7 @@ def test_agreeing_files_need_no_note(tmp_path: Path) -> None:
         (mixed({"lm_head": {"quant_algo": "INT4_AWQ"}}), None, "lm_head has quant_algo 'INT4_AWQ'; known are W4A16"),
         (mixed({"lm_head": {**W4, "group_size": 32}}), None, "group_size 32"),
         (mixed({"lm_head": {**W4, "group_size": "x\ny"}}), None, r"group_size 'x\\ny'; NVFP4 has 16"),
+        ({**mixed({"lm_head": W4}), "ignore": "x\ny"}, None, r"ignore is 'x\\ny', expected a list of texts"),
         (mixed({}), None, "MIXED_PRECISION without quantized_layers"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8"}, None, ": quant_algo 'W4A8'; known are"),
         ({"quant_method": "gptq"}, None, "quant_method 'gptq'; this engine reads modelopt"),
