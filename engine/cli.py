@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from engine import allocator
-from engine.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, ServerConfig
+from engine.config import (
+    MOST_BATCHED_TOKENS,
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
 from engine.errors import INTERRUPTED, USAGE, EngineError, PreconditionError, UsageError
 
 if TYPE_CHECKING:
@@ -35,7 +42,9 @@ Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to r
 Dtype = Annotated[Literal["bfloat16", "float32"], typer.Option(help="Activations; float32 is for agreement tests.")]
 MaxModelLen = Annotated[int, typer.Option(help="Prompt plus output tokens of one request.", min=1)]
 MaxNumSeqs = Annotated[int, typer.Option(help="Requests that run at once; also the number of state slots.", min=1)]
-MaxNumBatchedTokens = Annotated[int, typer.Option(help="Tokens per step: decode first, prefill chunks after.", min=1)]
+MaxNumBatchedTokens = Annotated[
+    int, typer.Option(help="Tokens per step: decode first, prefill chunks after.", min=1, max=MOST_BATCHED_TOKENS)
+]
 BlockTokens = Annotated[int, typer.Option(help="Tokens per KV block.", min=1)]
 NumBlocks = Annotated[int | None, typer.Option(help="KV blocks; left out, what the limits or memory allow.", min=1)]
 KvCacheDtype = Annotated[

@@ -34,6 +34,7 @@ def complaint(capsys, arguments, code):
         (["serve", "x", "--max-model-len", "0"], "--max-model-len"),
         (["serve", "x", "--kv-cache-dtype", "fp4"], "fp8"),
         (["serve", "x", "--max-logprobs", "-2"], "--max-logprobs"),
+        (["serve", "x", "--max-num-batched-tokens", "65537"], "--max-num-batched-tokens"),
         (["frobnicate"], "frobnicate"),
         (["generate", "x"], "--prompt"),
         (["generate", "x", "--prompt", "a", "--prompt-ids", "1"], "either"),
