@@ -19,7 +19,7 @@ class CacheConfig:
 
 
 MOST_BATCHED_TOKENS = 65_536
-"""Of one step. Kernels count the values of a mixture's pairs in 32 bits: 9 of 2,048 a token of the 35B end at 116,508."""
+"""Of one step. Kernels count values of a mixture's pairs in 32 bits: 9 of 2,048 a token of the 35B end at 116,508."""
 
 
 @dataclass(frozen=True, slots=True)
