@@ -81,12 +81,12 @@ def call(name: str, device: torch.device, *arguments: Tensor | float | None) -> 
         raise KernelError(f"{name}({shown}) returned CUDA error {error}: {ERRORS.get(error, 'see cudaError_t')}")
 
 
+_called: set[str] = set()
+
+
 def called() -> list[str]:
     """What this process has launched by `call`, or recorded in a graph, since it began: names without `engine_`."""
     return sorted(name.removeprefix("engine_") for name in _called)
-
-
-_called: set[str] = set()
 
 
 @functools.cache

@@ -3,10 +3,10 @@
 On CUDA they are the largest that the limits allow, and launch every graph once. What they took stays with the
 allocator, so later steps find it there, or it is missing here and not in the middle of an answer.
 
-Greedy there. Draws and log-probs of all rows, and prompts on side streams, were part of it for a day: the 35B was
-ready with 29.1 GB of an H200 where it had been 27.2, more than vLLM holds under load, for what most servers never do at
-that size (results/h200/tests/20261201-9d358bd-engine-cuda.txt). They ask for memory when they come; where there is none
-then, no running request ends for it (loop.py).
+Greedy there. With draws and log-probs of all rows, and prompts on side streams, among them (85c082b) the 35B was ready
+with 29.1 GB of an H200, more than vLLM holds under load, where it had been 27.2 before; what each of them took was not
+measured (results/h200/tests/20261201-9d358bd-engine-cuda.txt). Few servers ever do all that at that size. Such steps
+ask for memory when they come; where there is none then, no running request ends for it (loop.py).
 """
 
 from __future__ import annotations
@@ -109,8 +109,9 @@ class _Shapes:
             return
         scored = params if params.logprobs is None else replace(params, prompt_logprobs=params.logprobs)
         prompt = (0,) * (self.longest - chunk + min(SCORED, chunk))
-        first = self._segment(beside, 0, 1, scored)
-        yield (replace(first, prompt_ids=prompt, sample=False),)
+        if scored.prompt_logprobs is not None:
+            first = self._segment(beside, 0, 1, scored)
+            yield (replace(first, prompt_ids=prompt, sample=False),)
         last = self._segment(beside, self.longest - chunk, chunk, scored)
         rest = (0,) * (self.longest - len(prompt))
         yield (*self.decodes(beside, params), replace(last, prompt_ids=prompt, output_ids=rest))

@@ -21,10 +21,10 @@ from engine.ops.linear import cuda as linear_cuda
 from engine.ops.linear.quantize import quantize_per_tensor, quantize_per_token
 from engine.ops.moe import cuda as moe_cuda
 from engine.ops.norm.cuda import Normed
-from engine.ops.w4a16 import pack as w4a16_pack
 from engine.ops.w4a16 import wide
 from engine.ops.w8a8 import pack as w8a8_pack
-from engine.weights.types import E2M1_VALUES
+from tests.engine.models import mixture_on_cpu
+from tests.engine.models.products_on_cpu import eight_bit, four_bit, partial, product, swiglu
 from tests.ops.sorted_routing import routing_by_sort
 
 
@@ -57,26 +57,6 @@ def e4m3(x: Tensor, scale: Tensor | None) -> Tensor:
     return (x.float() * scale.reciprocal()).clamp(-448, 448).to(torch.float8_e4m3fn)
 
 
-def four_bit(units: Tensor, row_scale: Tensor) -> Tensor:
-    codes, scales = w4a16_pack.unpack(units)
-    return torch.tensor(E2M1_VALUES)[codes] * scales.repeat_interleave(16, 1) * row_scale[:, None]
-
-
-def eight_bit(units: Tensor, row_scale: Tensor) -> Tensor:
-    return w8a8_pack.unpack(units).float() * row_scale[:, None]
-
-
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x · weightᵀ in fp32."""
-    return x.float() @ weight.float().T
-
-
-def partial(x: Tensor, weight: Tensor, parts: int) -> Tensor:
-    """fp32 [parts, m, n]."""
-    cut = -(-x.shape[1] // parts)
-    return torch.stack([product(a, b) for a, b in zip(x.split(cut, 1), weight.split(cut, 1), strict=True)])
-
-
 def w4a16(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
     assert dependent
     return product(x, four_bit(units, row_scale)).bfloat16()
@@ -94,7 +74,7 @@ def w4a16_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: boo
 
 
 def w4a16_swiglu(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
-    return _swiglu(w4a16(x, units, row_scale, dependent=dependent))
+    return swiglu(w4a16(x, units, row_scale, dependent=dependent))
 
 
 def w8a8(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool) -> Tensor:
@@ -107,11 +87,6 @@ def w8a8_partial(x: Tensor, units: Tensor, row_scale: Tensor, *, dependent: bool
     return partial(x.float(), w8a8_pack.unpack(units).float(), 2) * row_scale
 
 
-def _swiglu(y: Tensor) -> Tensor:
-    gate, up = y.view(y.shape[0], -1, 2, 8).unbind(2)
-    return (F.silu(gate) * up).flatten(1)
-
-
 def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
     """The launches of engine/ops/linear/kernel.cu and engine/ops/moe."""
     if name == "engine_w4a16_rows":
@@ -120,25 +95,27 @@ def call(name: str, _device: torch.device, *arguments: Tensor | int) -> None:
     elif name == "engine_w8a8_rows":
         arguments[1].view(torch.uint8).copy_(w8a8_pack.unpack(arguments[0]).view(torch.uint8))
     elif name == "engine_swiglu":
-        arguments[1].copy_(_swiglu(arguments[0]))
+        arguments[1].copy_(swiglu(arguments[0]))
     elif name == "engine_w4a16_wide":
         w4a16_wide(*arguments)
     elif name in ("engine_moe_grouped", "engine_moe_grouped_many", "engine_moe_grouped_wide"):
-        moe_grouped(name, four_bit, *arguments)
+        mixture_on_cpu.grouped(name, four_bit, *arguments)
     elif name in ("engine_moe_grouped_fp8", "engine_moe_grouped_many_fp8"):
         units, row_scale, codes, scales, *rest = arguments
         assert codes.dtype == torch.float8_e4m3fn
-        moe_grouped(name.removesuffix("_fp8"), eight_bit, units, row_scale, codes.float() * scales[:, None], *rest)
+        mixture_on_cpu.grouped(
+            name.removesuffix("_fp8"), eight_bit, units, row_scale, codes.float() * scales[:, None], *rest
+        )
     elif name == "engine_quantize":
         quantize(*arguments)
     elif name == "engine_moe_route_many":
-        moe_route_many(*arguments)
+        mixture_on_cpu.route_many(*arguments)
     elif name == "engine_moe_spread":
-        moe_spread(*arguments)
+        mixture_on_cpu.spread(*arguments)
     elif name == "engine_moe_combine":
-        moe_combine(*arguments)
+        mixture_on_cpu.combine(*arguments)
     elif name == "engine_moe_router":
-        moe_router(*arguments)
+        mixture_on_cpu.router(*arguments)
     else:
         raise AssertionError(f"{name} was launched without a stand-in")
 
@@ -151,7 +128,7 @@ def w4a16_wide(units, row_scale, x, out, m, n, k, parts, epilogue, blocks, depen
     assert weight.shape == (n, k)
     if epilogue != Epilogue.PARTIAL:
         y = product(x, weight).bfloat16()
-        out.copy_(_swiglu(y) if epilogue == Epilogue.SWIGLU else y)
+        out.copy_(swiglu(y) if epilogue == Epilogue.SWIGLU else y)
         return
     out.copy_(partial(x, weight, parts))
 
@@ -162,97 +139,6 @@ def quantize(x, given, codes, scales, rows, k, dependent):
     values, scale = quantize_per_token(x) if given is None else (quantize_per_tensor(x, given), given.expand(rows))
     codes.copy_(values)
     scales.copy_(scale.flatten())
-
-
-def moe_grouped(
-    name,
-    dequantised,
-    units,
-    row_scale,
-    x,
-    out,
-    entries,
-    count,
-    pairs,
-    weights,
-    tokens,
-    slots,
-    n,
-    k,
-    output,
-    blocks,
-    dependent,
-):
-    assert dependent
-    assert blocks > 0
-    assert pairs.shape == (tokens * slots,)
-    few = tokens <= moe_cuda.MAX_ROUTED
-    assert name != ("engine_moe_grouped_many" if few else "engine_moe_grouped")
-    assert output in (moe_cuda.Output.SWIGLU, moe_cuda.Output.WEIGHTED if few else moe_cuda.Output.PAIR)
-    most = moe_cuda.ENTRY_PAIRS if few else moe_cuda.MANY_PAIRS
-    tiles = n // 16
-    out.fill_(float("nan"))
-    for expert, first, length, _ in entries[: int(count)].tolist():
-        assert 1 <= length <= most
-        mine = pairs[first : first + length].long()
-        weight = dequantised(units[expert * tiles : (expert + 1) * tiles], row_scale[expert * n : (expert + 1) * n])
-        assert weight.shape == (n, k)
-        by_token = output == moe_cuda.Output.SWIGLU
-        y = product(x[mine // slots if by_token else mine], weight).bfloat16()
-        match output:
-            case moe_cuda.Output.SWIGLU:
-                out[mine] = _swiglu(y)
-            case moe_cuda.Output.WEIGHTED:
-                out[mine % slots, mine // slots] = y.float() * weights[mine][:, None]
-            case moe_cuda.Output.PAIR:
-                out[mine] = y
-
-
-def moe_router(x, router, logits, entries, count, pairs, weights, ids, arrived, tokens, n, experts, slots, dependent):
-    assert dependent
-    assert arrived.tolist() == [0]
-    assert (tokens, n) == x.shape
-    logits.copy_(F.linear(x.float(), router.float()))
-    assert logits.shape == (tokens, experts + 1)
-    _leave(routing_by_sort(logits, slots - 1), entries, count, pairs, weights, ids)
-
-
-def moe_route_many(
-    logits, entries, count, pairs, weights, ids, positions, ends, chosen, live, tokens, experts, slots, dependent
-):
-    assert dependent
-    assert logits.shape == (tokens, experts + 1)
-    assert chosen.shape == (-(-tokens // 32), experts + 1)
-    rows = tokens if live is None else int(live)
-    made = routing_by_sort(logits[:rows], slots - 1, of_many=True)
-    # Rows of padding are in no entry, and what is left of them must not be read; only their places serve as an index.
-    pairs.fill_(-1), weights.fill_(float("nan")), ids.fill_(-1)
-    _leave(made, entries, count, pairs[: rows * slots], weights[: rows * slots], ids[:rows])
-    torch.arange(tokens * slots, out=positions)
-    positions[: rows * slots] = fused_layers.asked(made.positions)
-    ends.copy_(fused_layers.asked(made.ends))
-
-
-def moe_spread(x, positions, out, tokens, slots, k, dependent):
-    assert dependent
-    assert (tokens, k) == x.shape
-    out.fill_(float("nan"))
-    out[positions.long()] = x.repeat_interleave(slots, 0)
-
-
-def moe_combine(y, positions, weights, out, tokens, slots, n, dependent):
-    assert dependent
-    assert (tokens * slots, n) == y.shape
-    out.copy_((y[positions.long()].float() * weights[:, None]).view(tokens, slots, n).sum(1))
-
-
-def _leave(made: moe_cuda.Routing, entries: Tensor, *others: Tensor) -> None:
-    """What is beyond the count must not be read."""
-    used = int(made.count)
-    entries.fill_(-1)
-    entries[:used] = made.entries[:used]
-    for ours, theirs in zip(others, made.tensors[1:], strict=True):
-        ours.copy_(theirs)
 
 
 def scaled_mm(a: Tensor, b: Tensor, *, scale_a: Tensor, scale_b: Tensor, out_dtype: torch.dtype) -> Tensor:
